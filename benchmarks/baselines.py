@@ -19,10 +19,15 @@ Metrics = dict[str, dict[str, float]]
 
 def read_arguments(description: str | None) -> argparse.Namespace:
     """The arguments of a script: `config` and `json`. `description` is its docstring."""
+    return arguments_parser(description).parse_args()
+
+
+def arguments_parser(description: str | None) -> argparse.ArgumentParser:
+    """The parser of `read_arguments`, for a script with more options."""
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("config", type=Path, metavar="JOB_FILE")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the metrics to FILE")
-    return parser.parse_args()
+    return parser
 
 
 def task_of(config: Path) -> Task:

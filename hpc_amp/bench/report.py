@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,16 @@ def to_json(comparison: Comparison) -> str:
         ],
         "warnings": list(warnings(comparison)),
     }
-    return json.dumps(content, indent=1) + "\n"
+    return json.dumps(_finite(content), indent=1, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """The value with None for numbers that JSON does not have: NaN and infinities."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _row(comparison: Comparison, row: SettingResult) -> dict[str, Any]:

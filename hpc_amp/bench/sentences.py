@@ -129,7 +129,9 @@ def warnings(comparison: Comparison) -> Iterator[str]:
     if first is not None and first.summary.get("synthetic"):
         yield "synthetic data: the metrics are not those of real data"
     fewest = [
-        min(len(rank.steps) for rank in run.ranks) for row in comparison.rows for run in row.runs
+        min(rank.measured_steps for rank in run.ranks)
+        for row in comparison.rows
+        for run in row.runs
     ]
     planned = comparison.steps
     short = 0 if planned is None else sum(steps < planned for steps in fewest)

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.known import absent_folders, known_folders, remember
-from hpc_amp.jobs.places import DESCRIPTIONS, RUNS, find_run, newest_in, newest_named
+from hpc_amp.jobs.places import (
+    DESCRIPTIONS,
+    RUNS,
+    find_run,
+    is_campaign,
+    is_run,
+    newest_in,
+    newest_named,
+    remember_folder_of,
+)
 
 _USUAL = ("runs", "sweeps", "studies", "benches")
 """The default folders of runs and campaigns. Others are known after their first use."""
@@ -63,35 +73,53 @@ def _find_in_queues() -> None:
         with contextlib.suppress(SchedulerError):  # it does not answer now
             for path in set(scheduler().queued().values()):
                 for folder in (path, *path.parents):
-                    if any((folder / name).is_file() for name in DESCRIPTIONS):
+                    if is_campaign(folder):
                         remember(folder.parents[1])
+                    elif is_run(folder):
+                        remember_folder_of(folder)
 
 
 def find(target: str, runs_dir: Path) -> tuple[Path, bool]:
     """The folder of the run or campaign that `target` means, and whether it is a campaign. Of runs
-    and campaigns with the same name, the newest one is meant. Raises UsageError if there is
-    none."""
+    and campaigns with the same name, or in the folder of a name, the newest one is meant. Raises
+    UsageError if there is none."""
     path = Path(target)
     named = newest_named(path, _CAMPAIGN)
     for folder in (path, *([named] if named else [])):
         if os.path.isfile(folder / _CAMPAIGN):  # False, too, for names that no file can have
             return folder.resolve(), True
-    campaign = None
-    searched = (
-        [[Path(name) for name in _USUAL], known_folders()] if runs_dir == RUNS else [[runs_dir]]
-    )
-    for folders in searched:
-        found = [one for folder in folders if (one := newest_in(folder / target, _CAMPAIGN))]
-        if found:
-            campaign = max(found, key=lambda one: one.name).resolve()
-            break
+    here = [Path(name) for name in _USUAL] if runs_dir == RUNS else [runs_dir]
+    campaign = _campaign(here, target)
+    if os.sep in target and (found := newest_in(path, _CAMPAIGN)) is not None:
+        campaign = found.resolve()
+    if campaign is None and runs_dir == RUNS and newest_in(runs_dir / target) is None:
+        # Other folders may be on file servers that do not answer: they are looked at last.
+        campaign = _campaign(known_folders(), target)
     try:
         run = find_run(target, runs_dir)
     except UsageError:
         if campaign is None:
             raise
         return campaign, True
-    is_name = run.parent.name == target
+    is_name = run.parent.name == path.name
     if campaign is not None and is_name and campaign.name > run.name:
         return campaign, True
     return run, False
+
+
+def runs_of(target: str, runs_dir: Path) -> list[Path]:
+    """The runs that a word of the command line means: one run, or the points of a campaign that
+    have begun (see `find`). Raises UsageError if there are none."""
+    folder, is_campaign = find(target, runs_dir)
+    if not is_campaign:
+        return [folder]
+    found = sorted(path.parent for path in folder.glob("points/*/job.json"))
+    if not found:
+        raise UsageError(f"no point of {folder} has begun")
+    return found
+
+
+def _campaign(folders: Sequence[Path], name: str) -> Path | None:
+    """The newest campaign of a name in some folders."""
+    found = [one for folder in folders if (one := newest_in(folder / name, _CAMPAIGN))]
+    return max(found, key=lambda one: one.name).resolve() if found else None

@@ -17,7 +17,10 @@ def from_text(text: str) -> list[int]:
     numbers: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        numbers += range(int(first), int(last or first) + 1)
+        begin, end = int(first), int(last or first)
+        if end < begin:
+            raise ValueError(f"{part} ends before it begins")
+        numbers += range(begin, end + 1)
     return numbers
 
 

@@ -72,7 +72,7 @@ def read_dropped(campaign: Campaign) -> dict[int, str]:
     return {
         point: str(event.get("reason", ""))
         for event in read_events(campaign.folder)
-        if event["state"] == "dropped"
+        if event["state"] == "dropped" and event["points"]
         for point in ranges.from_text(event["points"])
     }
 

@@ -8,6 +8,8 @@ needed:
     global_batch        samples of all ranks in a step. The duration of a step is the time between
                         two reports, divided by the number of steps between them
     samples_per_second  the throughput of all ranks, as the program has measured it
+    attempt             text, optional: the attempt that reports. Steps are not counted from one
+                        attempt to the next
 
 Only rank 0 reports, so its steps stand for those of all ranks.
 """
@@ -45,6 +47,19 @@ class _Report:
     time: float
     value: float
     """The global batch, or the samples per second."""
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    """The time between two reports."""
+
+    duration: float
+    """Seconds of a step, or of a sample if the batch is not known."""
+    batch: int
+    """1 if it is not known."""
+    steps: int
+    seconds: float
 
 
 def read_reported(run_dir: Path, options: Mapping[str, Any]) -> tuple[RunTiming, str]:
@@ -55,10 +70,13 @@ def read_reported(run_dir: Path, options: Mapping[str, Any]) -> tuple[RunTiming,
     reports = _newest(_reports(lines, BATCH if by_batch else RATE))
     if not reports:
         return RunTiming(), SILENT
-    durations = _durations(reports, int(options["warmup"]), by_batch=by_batch)
-    batch = Counter(batch for _, batch, _ in durations).most_common(1)[0][0] if durations else 1
+    facts = read_json(run_dir / "summary.json")
+    if not {"world_size", "nodes"} <= facts.keys():
+        return RunTiming(), "its summary.json does not say on how many ranks and nodes it ran"
+    intervals = _intervals(reports, int(options["warmup"]), by_batch=by_batch)
+    batch = Counter(one.batch for one in intervals).most_common(1)[0][0] if intervals else 1
     chosen = _chosen(
-        [(seconds, steps) for seconds, its_batch, steps in durations if its_batch == batch],
+        [one for one in intervals if one.batch == batch],
         options.get("steps"), options.get("seconds"),
     )  # fmt: skip
     if not chosen:
@@ -67,7 +85,7 @@ def read_reported(run_dir: Path, options: Mapping[str, Any]) -> tuple[RunTiming,
             f"it reported {done} steps, and {options['warmup']} of them are the warm-up: let the "
             "program make more steps, or give a smaller --warmup"
         )
-    return RunTiming((_rank(run_dir, batch, by_batch, tuple(chosen), options),)), ""
+    return RunTiming((_rank(run_dir, facts, batch, by_batch, chosen, options),)), ""
 
 
 def expect_reports(workdir: Path, command: Sequence[str] | None) -> str | None:
@@ -112,62 +130,66 @@ def _reports(lines: list[dict[str, Any]], name: str) -> list[_Report]:
             continue
         if type(step) is not int:
             step = found[-1].step + 1 if found else 1
-        found.append(_Report(step, moment, value))
+        attempt = line.get("attempt")
+        attempt = attempt if isinstance(attempt, str) else ""
+        found.append(_Report(step, moment, value, attempt))
     return found
 
 
 def _newest(reports: list[_Report]) -> list[_Report]:
-    """The reports after the last time that the steps began anew: those of the newest attempt."""
+    """The reports of the newest attempt: those after the last time that the attempt changed or the
+    steps began anew."""
     begin = 0
     for index, (before, after) in enumerate(pairwise(reports)):
-        if after.step < before.step:
+        if after.step < before.step or after.attempt != before.attempt:
             begin = index + 1
     return reports[begin:]
 
 
-def _durations(
-    reports: list[_Report], warmup: int, *, by_batch: bool
-) -> list[tuple[float, int, int]]:
-    """Seconds per step, batch, and number of steps of each interval between two reports after the
-    warm-up. If the batch is not known, it counts as 1, and a step is the time of one sample."""
+def _intervals(reports: list[_Report], warmup: int, *, by_batch: bool) -> list[_Interval]:
+    """The intervals between two reports that begin after the warm-up."""
     if len(reports) < 2:
         return []
-    # The number of steps before the first interval, which may have begun at a checkpoint.
-    base = 2 * reports[0].step - reports[1].step
+    # The number of steps before the attempt, which may have begun at a checkpoint. If the first
+    # report is as far from 0 as the second one from it, it is that of the first steps of a run.
+    # Else nothing shows how many steps the first report is about: it counts as one.
+    first, second = reports[0].step, reports[1].step
+    base = 0 if first == second - first else first - 1
     found = []
     for before, after in pairwise(reports):
-        steps = after.step - before.step
-        if before.step - base < warmup or steps < 1 or after.time <= before.time:
+        steps, seconds = after.step - before.step, after.time - before.time
+        if before.step - base < warmup or steps < 1 or seconds <= 0:
             continue
         if by_batch:
-            found.append(((after.time - before.time) / steps, round(after.value), steps))
+            found.append(_Interval(seconds / steps, round(after.value), steps, seconds))
         else:
-            found.append((1 / after.value, 1, steps))
+            found.append(_Interval(1 / after.value, 1, steps, seconds))
     return found
 
 
 def _chosen(
-    durations: list[tuple[float, int]], most_steps: int | None, most_seconds: float | None
-) -> list[float]:
-    """The durations of the first `most_steps` steps, or of `most_seconds`."""
-    chosen: list[float] = []
+    intervals: list[_Interval], most_steps: int | None, most_seconds: float | None
+) -> list[_Interval]:
+    """The first intervals, until they have `most_steps` steps or take `most_seconds`."""
+    chosen: list[_Interval] = []
     steps, seconds = 0, 0.0
-    for duration, count in durations:
+    for interval in intervals:
         if most_steps is not None and steps >= most_steps:
             break
         if most_seconds is not None and seconds >= most_seconds:
             break
-        chosen.append(duration)
-        steps += count
-        seconds += duration * count
+        chosen.append(interval)
+        steps += interval.steps
+        seconds += interval.seconds
     return chosen
 
 
 def _rank(
-    run_dir: Path, batch: int, by_batch: bool, steps: tuple[float, ...], options: Mapping[str, Any]
-) -> RankTiming:
-    summary = read_json(run_dir / "summary.json")
+    run_dir: Path, summary: Mapping[str, Any], batch: int, by_batch: bool,
+    intervals: list[_Interval], options: Mapping[str, Any],
+) -> RankTiming:  # fmt: skip
     resources = read_json(run_dir / "job.json")["job"]["job"]
+    steps = tuple(interval.duration for interval in intervals)
     attempts = sorted((run_dir / "attempts").glob("[0-9]*/program.json"))
     program = read_json(attempts[-1]) if attempts else {}
     facts = {
@@ -191,6 +213,7 @@ def _rank(
         communication=None,
         facts={**facts, "batch_size": batch if by_batch else None},
         reported=True,
+        counted=sum(interval.steps for interval in intervals),
     )
 
 

@@ -81,6 +81,13 @@ class RankTiming:
     reported: bool = False
     """Whether the user's own program reported the times (`campaigns.reported`). Then it is rank 0's
     report for all ranks, and the parts of a step are not known."""
+    counted: int | None = None
+    """How many steps `steps` are about, if a report may be about several. None: one each."""
+
+    @property
+    def measured_steps(self) -> int:
+        """The number of steps that were measured."""
+        return len(self.steps) if self.counted is None else self.counted
 
     @property
     def has_batch(self) -> bool:

@@ -39,11 +39,13 @@ def explain(target: str | None, as_list: bool, runs_dir: Path, as_json: bool) ->
 
 def _answer(target: str, runs_dir: Path) -> Answer:
     from hpc_amp.explain.run import explain_log, explain_run
+    from hpc_amp.jobs.places import follow_latest
 
     if target == "-":
         return explain_log(None)
-    if Path(target).is_file():
-        return explain_log(Path(target))
+    path = follow_latest(Path(target))
+    if path.is_file():
+        return explain_log(path)
     from hpc_amp.jobs import rundir
     from hpc_amp.jobs.status import run_statuses
 

@@ -37,8 +37,8 @@ def export(targets: tuple[str, ...], runs_dir: Path, as_json: bool, **chosen: bo
     command can be repeated while a run goes on, and after it was interrupted. The variables of the
     tracker (WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI, ...) say where to.
     """
+    from hpc_amp.campaigns.found import runs_of
     from hpc_amp.jobs.export import export as export_run
-    from hpc_amp.jobs.export import runs_of
 
     names = [name for name in EXPORTS if chosen[name]]
     if not names:

@@ -130,9 +130,10 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
     """The names of runs that begin with `incomplete`, for the shell's completion."""
     folder = ctx.params.get("runs_dir") or Path(os.environ.get("HPC_AMP_RUNS", "runs"))
     try:
-        return sorted(one.name for one in folder.iterdir() if one.name.startswith(incomplete))
+        names = [one.name for one in folder.iterdir() if not one.name.startswith(".")]
     except OSError:
         return []
+    return sorted(name for name in names if name.startswith(incomplete))
 
 
 class DefaultGroup(click.Group):

@@ -63,7 +63,7 @@ def prune(
     too.
     """
     from hpc_amp.config.units import parse_duration
-    from hpc_amp.jobs.removal import old_runs
+    from hpc_amp.jobs.removal import old_runs, remove_remains
     from hpc_amp.jobs.shared_code import remove_unused
 
     try:
@@ -76,6 +76,7 @@ def prune(
         return
     if found:
         _remove(found, yes, runs_dir)
+    remove_remains(runs_dir)
     copies = remove_unused([runs_dir])
     if copies:
         click.echo(f"removed {copies} cop{'ies' if copies > 1 else 'y'} of the package")

@@ -98,6 +98,7 @@ def _note_if_under_way(run_dir: Path) -> None:
 def _session(words: tuple[str, ...], runs_dir: Path, command: list[str]) -> Session:
     from hpc_amp.errors import UsageError
     from hpc_amp.jobs import rundir
+    from hpc_amp.jobs.places import follow_latest
     from hpc_amp.jobs.session import of_config, of_run
 
     target: str | None = None
@@ -111,6 +112,7 @@ def _session(words: tuple[str, ...], runs_dir: Path, command: list[str]) -> Sess
     if target is None:
         config = _DEFAULT_CONFIG if _DEFAULT_CONFIG.is_file() else None
         return of_config(config, words, command)
-    if os.path.isfile(target) or target.endswith((".yaml", ".yml")):
-        return of_config(Path(target), words, command)
+    path = follow_latest(Path(target))
+    if os.path.isfile(path) or target.endswith((".yaml", ".yml")):
+        return of_config(path, words, command)
     return of_run(rundir.find_run(target, runs_dir), words, command)

@@ -129,11 +129,14 @@ Shown = tuple[str, dict[str, Any], bool]
 
 def _runs(folders: Sequence[Path]) -> list[Shown]:
     from hpc_amp.jobs.details import run_details
-    from hpc_amp.jobs.status import FINAL
+    from hpc_amp.jobs.events import FINAL
+    from hpc_amp.jobs.places import has_no_job
 
-    return [
-        (_details(one), one.to_plain(), one.status.state in FINAL) for one in run_details(folders)
-    ]
+    shown = []
+    for one in run_details(folders):
+        ended = one.status.state in FINAL or has_no_job(Path(one.status.run_dir))
+        shown.append((_details(one), one.to_plain(), ended))
+    return shown
 
 
 def _campaign(folder: Path) -> Shown:
@@ -166,6 +169,7 @@ def _look_at_all(
     from hpc_amp.campaigns.found import folders_to_list
     from hpc_amp.campaigns.listed import Wanted, rows_of
     from hpc_amp.cli.overview import as_table, as_tabs
+    from hpc_amp.jobs.places import has_no_job
 
     folders, absent = folders_to_list(only, everywhere=everywhere)
 
@@ -178,7 +182,7 @@ def _look_at_all(
 
             for row in rows:
                 row.size = size_of(Path(row.folder))
-        all_ended = all(row.ended for row in rows)
+        all_ended = all(row.ended or has_no_job(Path(row.folder)) for row in rows)
         if as_json:
             return [json.dumps([row.to_plain() for row in rows], indent=1)], all_ended
         if not rows:

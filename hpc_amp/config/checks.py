@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from hpc_amp.config.bind import Bind, parse_bind
 from hpc_amp.config.command import launcher_in
@@ -24,6 +25,7 @@ from hpc_amp.config.tree import MappingNode
 from hpc_amp.config.units import parse_duration, parse_step_interval
 from hpc_amp.containers import CONTAINERS, container_of
 from hpc_amp.errors import ConfigError, InputError, KeyProblem, UsageError
+from hpc_amp.jobs.places import follow_latest
 from hpc_amp.launchers import get_launcher, launchers_of
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.trackers.registry import TRACKERS
@@ -230,7 +232,7 @@ def _ends(bind: str) -> tuple[str, str]:
 
 
 def _check_code(loaded: LoadedJob, job: Job) -> None:
-    if job.code is None or os.path.isdir(job.code):
+    if job.code is None or follow_latest(Path(job.code)).is_dir():
         return
     if os.path.exists(job.code):
         raise loaded.error(
@@ -331,10 +333,10 @@ def _check_weights(loaded: LoadedJob, train: Train) -> None:
     for place, key, file in paths_in(train, "train"):
         if not key.is_first_weights:
             continue
-        path = os.path.expanduser(file)
+        path = follow_latest(Path(file).expanduser())
         if not (os.path.isfile(path) or (key.may_be_folder and os.path.isdir(path))):
             kind = "file or folder" if key.may_be_folder else "file"
-            raise loaded.error(place, *missing_path(path, kind))
+            raise loaded.error(place, *missing_path(str(path), kind))
 
 
 def _check_profile(loaded: LoadedJob, job: Job, train: Train) -> None:

@@ -72,9 +72,10 @@ _WRAPPERS = {
 }
 _ENV_VALUES = {"-u", "--unset", "-C", "--chdir"}
 _SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "mksh"}
-_SHELL_VALUES = {"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}
+# Options with a value in the next word: the name of a setting or the path of a file.
+_SHELL_VALUES = re.compile(r"[-+][A-Za-z]*[oO]|--rcfile|--init-file")
 _PYTHON = re.compile(r"python[0-9.]*|pypy[0-9.]*")
-_PYTHON_VALUES = {"-W", "-X", "--check-hash-based-pycs"}
+_PYTHON_VALUES = re.compile(r"-[^WXmc-]*[WX]|--check-hash-based-pycs")
 _MAX_DEPTH = 8
 
 
@@ -154,7 +155,7 @@ def program_in(words: Sequence[str]) -> str | None:
         while at < len(words) and words[at].startswith("-"):
             if re.fullmatch(r"-[^WXmc-]*[mc].*|-", words[at]):
                 return None
-            at += 2 if words[at] in _PYTHON_VALUES else 1
+            at += 2 if _PYTHON_VALUES.fullmatch(words[at]) else 1
         return words[at] if at < len(words) else None
     if _base(words[0]) in _SHELLS:
         return script_in(words)
@@ -223,7 +224,7 @@ def _in_python(words: list[str]) -> CommandLauncher | None:
         word = words[at]
         letters = re.fullmatch(r"-[^WXmc-]*([mc])(.*)", word)
         if letters is None:
-            at += 2 if word in _PYTHON_VALUES else 1
+            at += 2 if _PYTHON_VALUES.fullmatch(word) else 1
             continue
         rest = words[at + 1 :]
         given = [letters[2], *rest] if letters[2] else rest
@@ -298,7 +299,7 @@ def _of_shell(words: list[str]) -> tuple[str, str | None]:
     while at < len(words) and words[at][:1] in ("-", "+"):
         word = words[at]
         is_text = is_text or re.fullmatch(r"-[A-Za-z]*c[A-Za-z]*", word) is not None
-        at += 2 if word in _SHELL_VALUES else 1
+        at += 2 if _SHELL_VALUES.fullmatch(word) else 1
     if at >= len(words):
         return "", None
     return (words[at], None) if is_text else ("", words[at])

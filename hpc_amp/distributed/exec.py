@@ -17,6 +17,7 @@ something else in the command's place:
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -130,7 +131,9 @@ def _supervised(
     return supervise(
         command,
         environment,
-        end_with_parent,
+        # The supervisor forwards SIGTERM, and the program saves then. If the supervisor is gone,
+        # the program must not go on for as long as that.
+        functools.partial(end_with_parent, signal.SIGKILL),
         may_stop=program.may_stop,
         mark=mark,
         output=LabelledOutput(world.rank) if program.label else None,

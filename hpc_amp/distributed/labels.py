@@ -8,10 +8,12 @@ program, so that the last lines are not lost. Standard library only.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import select
 import time
+from collections.abc import Callable, Iterable
 
 _BLOCK = 2**16
 _AT_ONCE = 4096
@@ -30,12 +32,17 @@ class LabelledOutput:
     def __init__(self, rank: int) -> None:
         label = b"[rank%d]: " % rank
         reader, self.stdout = os.pipe()
-        self._streams = {reader: Stream(1, label)}
+        self._streams = {reader: Stream(1, label, self._wait)}
         self.stderr = self.stdout
         if not os.path.sameopenfile(1, 2):
             reader, self.stderr = os.pipe()
-            self._streams[reader] = Stream(2, label)
+            self._streams[reader] = Stream(2, label, self._wait)
         self._open = set(self._streams)
+        self.before_write: Callable[[int], None] = _wait_for
+        """Waits until the file with a number can be written to."""
+
+    def _wait(self, target: int) -> None:
+        self.before_write(target)
 
     def begin(self) -> None:
         """Close the program's ends of the pipes, after the program has got them."""
@@ -52,14 +59,14 @@ class LabelledOutput:
         seconds. An unfinished line is written after some time."""
         if any(stream.unfinished for stream in self._streams.values()):
             timeout = PATIENCE if timeout is None else min(timeout, PATIENCE)
-        ready, _, _ = select.select([*self._open, awake], [], [], timeout)
-        for reader in sorted(self._open.intersection(ready)):
+        readable = ready([*self._open, awake], [], timeout)
+        for reader in sorted(self._open & readable):
             data = os.read(reader, _BLOCK)
             if data:
                 self._streams[reader].write(data)
             else:
                 self._open.remove(reader)
-        for reader in self._streams.keys() - ready:
+        for reader in self._streams.keys() - readable:
             self._streams[reader].flush_if_old()
 
     def finish(self) -> None:
@@ -81,8 +88,11 @@ class Stream:
     tracebacks.
     """
 
-    def __init__(self, target: int, label: bytes) -> None:
+    def __init__(
+        self, target: int, label: bytes, wait: Callable[[int], None] | None = None
+    ) -> None:
         self._target = target
+        self._wait = wait or _wait_for
         line = rb"(?<![^\r\n])(?!%s)[^\r\n]+" % re.escape(label.rstrip())
         self._line = re.compile(line)
         self._with_label = label.replace(b"\\", rb"\\") + rb"\g<0>"
@@ -135,10 +145,27 @@ class Stream:
                 end = len(text)
                 if end - begin > _AT_ONCE:
                     end = text.rfind(b"\n", begin, begin + _AT_ONCE) + 1 or begin + _AT_ONCE
-                try:
+                # So few bytes do not block then, unless other ranks fill the same pipe meanwhile.
+                self._wait(self._target)
+                # Another process may have made the target non-blocking.
+                with contextlib.suppress(BlockingIOError):
                     begin += os.write(self._target, text[begin:end])
-                except BlockingIOError:  # another process has made the target non-blocking
-                    select.select([], [self._target], [])
+
+
+def ready(readers: Iterable[int], writers: Iterable[int], timeout: float | None) -> set[int]:
+    """Wait until one of the files with these numbers can be read or written, or has ended, or for
+    `timeout` seconds. Returns the numbers of those that can. Unlike select, it takes any number."""
+    poll = select.poll()
+    for number in readers:
+        poll.register(number, select.POLLIN)
+    for number in writers:
+        poll.register(number, select.POLLOUT)
+    milliseconds = None if timeout is None else math.ceil(timeout * 1000)
+    return {number for number, _ in poll.poll(milliseconds)}
+
+
+def _wait_for(target: int) -> None:
+    ready([], [target], None)
 
 
 def _end_of_first_line(data: bytes) -> int:

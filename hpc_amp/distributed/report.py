@@ -13,6 +13,9 @@ from typing import SupportsFloat
 
 from hpc_amp.files import write_json
 
+_SPEED = ("global_batch", "samples_per_second")
+_warned = False
+"""Whether the user was told that a report is lost."""
 _previous: tuple[int, float] | None = None
 """Step and time of the report before, if it had a step."""
 
@@ -36,6 +39,8 @@ def report(
     the throughput.
     `samples_per_second`: the throughput of all ranks, if the program measures it itself.
 
+    A report that cannot be written, such as on a full disk, is lost, with a warning.
+
     Raises TypeError or ValueError if a value is not a number, or for the name `time`.
     """
     global _previous
@@ -56,17 +61,36 @@ def report(
                 rate = round(numbers["global_batch"] * steps / seconds, 3)
                 numbers.setdefault("samples_per_second", rate)
         _previous = step, now
-    line = {"step": step, "time": now} if step is not None else {"time": now}
+    number = os.environ.get("HPC_AMP_ATTEMPT", "1")
+    line: dict[str, object] = {"step": step} if step is not None else {}
+    # The attempt is text, which is no curve for the readers of the file.
+    line |= {"time": now, "attempt": number}
+    try:
+        _write(Path(run_dir), number, {**line, **numbers}, total_steps)
+    except OSError as error:  # a full disk must not end the program
+        _warn(error)
+
+
+def _write(run_dir: Path, number: str, line: dict[str, object], total_steps: int | None) -> None:
+    """Write a report of attempt `number`. Raises OSError."""
     with Path(run_dir, "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({**line, **numbers}) + "\n")
-    attempt = Path(run_dir, "attempts", os.environ.get("HPC_AMP_ATTEMPT", "1"))
+        file.write(json.dumps(line) + "\n")
+    attempt = Path(run_dir, "attempts", number)
     if attempt.is_dir() and not (attempt / "program.json").exists():
         write_json(attempt / "program.json", _facts())
-    if step is None:
+    if "step" not in line:
         return
-    progress: dict[str, object] = {"time": now, "step": step, "total_steps": total_steps}
-    progress |= {name: numbers[name] for name in speed if name in numbers}
+    progress = {"time": line["time"], "step": line["step"], "total_steps": total_steps}
+    progress |= {name: line[name] for name in _SPEED if name in line}
     write_json(attempt / "progress.json", progress)
+
+
+def _warn(error: OSError) -> None:
+    """Say once that reports are lost."""
+    global _warned
+    if not _warned:
+        _warned = True
+        print(f"hpc_amp.report: a report is lost: {error}", file=sys.stderr, flush=True)
 
 
 def _facts() -> dict[str, object]:

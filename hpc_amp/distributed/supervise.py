@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import select
 import signal
 import subprocess
 import time
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 
-from hpc_amp.distributed.labels import PATIENCE, LabelledOutput
+from hpc_amp.distributed.labels import PATIENCE, LabelledOutput, ready
 
 EXIT_CHECKPOINTED = 75
 _FORWARDED = (
@@ -49,12 +48,13 @@ def supervise(
 
     Raises OSError if the command cannot be run.
     """
-    for number in (*_FORWARDED, signal.SIGCHLD):
-        signal.signal(number, _do_nothing)
+    before = {number: signal.signal(number, _do_nothing) for number in _FORWARDED}
+    signal.signal(signal.SIGCHLD, _do_nothing)
 
     def become_the_command() -> None:
-        for number in _FORWARDED:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in before.items():
+            ignored = handler is signal.SIG_IGN  # such as SIGHUP by nohup
+            signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
         prepare()
 
     with _arriving_signals() as signals:
@@ -75,7 +75,7 @@ def supervise(
             _watch(child, signals, witness, output)
     status = child.wait()
     if status < 0:
-        _end_by(signal.Signals(-status))
+        _end_by(-status)
     if not may_stop or status != EXIT_CHECKPOINTED:
         return status
     try:
@@ -91,31 +91,55 @@ def _watch(
 ) -> None:
     """Forward signals and copy the output until the child has ended and its output is written.
     Processes that it has left behind may go on writing, and are not waited for."""
-    due: dict[int, float] = {}
+    forward = _Forwarding(child, signals, witness)
     ended: float | None = None
+    if output is not None:
+        output.before_write = forward.until_writable
     while ended is None or (output is not None and output.is_open):
+        waits = forward()
         now = time.monotonic()
-        for number in _read(signals):
-            due.setdefault(number, now + _WAIT_FOR_OTHERS)
-        for number in [number for number, when in due.items() if when <= now]:
-            del due[number]
-            if not witness.got(number):
-                child.send_signal(number)
         if ended is None and child.poll() is not None:
             ended = now
             continue
-        waits = [when - now for when in due.values()]
         if ended is not None:
             waits.append(ended + PATIENCE - now)
-        if ended is not None and waits[-1] <= 0:
-            break
+            if waits[-1] <= 0:
+                break
         timeout = max(0.0, min(waits)) if waits else None
         if output is not None and output.is_open:
             output.copy(signals, timeout)
         else:
-            select.select([signals], [], [], timeout)
+            ready([signals], [], timeout)
     if output is not None:
         output.finish()
+
+
+class _Forwarding:
+    """Forwards the signals that arrive to the command."""
+
+    def __init__(self, child: subprocess.Popen[bytes], signals: int, witness: _Witness) -> None:
+        self._child, self._signals, self._witness = child, signals, witness
+        self._due: dict[int, float] = {}
+
+    def __call__(self) -> list[float]:
+        """Forward the signals that are due. Returns the seconds until others are."""
+        now = time.monotonic()
+        for number in _read(self._signals):
+            self._due.setdefault(number, now + _WAIT_FOR_OTHERS)
+        for number in [number for number, when in self._due.items() if when <= now]:
+            del self._due[number]
+            if not self._witness.got(number):
+                self._child.send_signal(number)
+        return [when - now for when in self._due.values()]
+
+    def until_writable(self, target: int) -> None:
+        """Forward signals until the file with the number `target` can be written to: what reads
+        the output may be stopped."""
+        while True:
+            waits = self()
+            timeout = max(0.0, min(waits)) if waits else None
+            if target in ready([self._signals], [target], timeout):
+                return
 
 
 def _do_nothing(number: int, frame: FrameType | None) -> None:
@@ -155,6 +179,7 @@ class _Witness:
     """
 
     def __enter__(self) -> _Witness:
+        self._seen: set[int] = set()  # by an earlier process, and not asked for yet
         self._start()
         return self
 
@@ -182,6 +207,9 @@ class _Witness:
 
     def got(self, number: int) -> bool:
         """Whether a signal was sent to the witness too. It is asked once for each signal."""
+        if number in self._seen:
+            self._seen.remove(number)
+            return True
         if self._process is None:
             return False
         try:
@@ -189,14 +217,16 @@ class _Witness:
         except OSError:
             return False
         pending = int(status.partition("\nShdPnd:")[2].split()[0], 16)
-        if not pending >> (number - 1) & 1:
+        shown = {one for one in _FORWARDED if pending >> (one - 1) & 1}
+        if number not in shown:
             return False
+        self._seen |= shown - {number}
         self._stop()
         self._start()
         return True
 
 
-def _end_by(number: signal.Signals) -> None:
+def _end_by(number: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has already dumped its core
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)

@@ -20,6 +20,7 @@ from hpc_amp.containers.storage import IN_MEMORY, file_system, gib
 from hpc_amp.doctor.catalogue import CATALOGUE
 from hpc_amp.errors import ConfigError, HpcAmpError, UsageError
 from hpc_amp.finding import Finding, Findings
+from hpc_amp.jobs.places import follow_latest
 from hpc_amp.jobs.possible import check_names, check_program
 from hpc_amp.schedulers import Scheduler, get_scheduler
 from hpc_amp.schedulers.base import Client
@@ -198,7 +199,7 @@ def check_binds(request: CheckedRequest) -> Findings:
 
 
 def _source(bind: str) -> str:
-    return os.path.abspath(bind.split(":")[0])
+    return os.path.abspath(follow_latest(Path(bind.split(":")[0])))
 
 
 def _check_workdir(request: CheckedRequest) -> Findings:

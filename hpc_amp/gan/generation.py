@@ -48,6 +48,14 @@ class Request:
         for first in range(self.rank * self.batch_size, len(self.files), stride):
             yield self.files[first : first + self.batch_size]
 
+    def sequences(self) -> list[list[Path]]:
+        """The files of this rank, for a model of video: all files of a folder are a sequence, in
+        the order of their names, and the ranks share the sequences."""
+        groups: dict[Path, list[Path]] = {}
+        for file in self.files:
+            groups.setdefault(file.parent, []).append(file)
+        return list(groups.values())[self.rank :: self.ranks]
+
     def seeds(self, files: Sequence[Path]) -> Tensor:
         """A seed for each file: int64 [B] on the CPU."""
         keys = (repr((self.seed, file.relative_to(self.folder).as_posix())) for file in files)

@@ -68,8 +68,8 @@ class Spade(nn.Module):
     pixel are computed from a map: x [B, channels, H, W] and map [B, inputs, any, any] to
     [B, channels, H, W].
 
-    `norm` is `instance` or `batch`. Batch statistics depend on how a batch is divided among ranks
-    unless `train.sync_batchnorm` is on; instance statistics do not.
+    `norm` is `instance`, `batch` or `none`: scale and shift alone. Batch statistics depend on how a
+    batch is divided among ranks unless `train.sync_batchnorm` is on; instance statistics do not.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Spade(nn.Module):
         if norm == "batch":
             self.norm = nn.BatchNorm2d(channels, affine=False)
         else:
-            self.norm = InstanceNorm()
+            self.norm = make_norm(norm, channels)
         padding = kernel // 2
         self.shared = nn.Sequential(
             nn.Conv2d(inputs, hidden, kernel, padding=padding), nn.ReLU(inplace=True)

@@ -8,6 +8,9 @@ GANs under AMP describes it: it reads half the memory, and its value agrees with
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -28,6 +31,8 @@ class SpectralNorm(nn.Module):
     def __init__(self, weight: Tensor, precision: SpectralName = "fp32") -> None:
         super().__init__()
         self.dtype = torch.float16 if precision == "fp16" else torch.float32
+        self.held = False
+        """Whether the iteration rests (see `held`)."""
         # 1e-12 is 0 in half precision.
         self.eps = 1e-12 if precision == "fp32" else 1e-4
         matrix = weight.detach().flatten(1).float()
@@ -35,16 +40,17 @@ class SpectralNorm(nn.Module):
         self.register_buffer("v", nn.functional.normalize(torch.randn(matrix.shape[1]), dim=0))
         self.settle(matrix)
 
-    def settle(self, weight: Tensor) -> None:
-        """Find the singular vectors of a weight [outputs, ...] that was drawn anew."""
-        for _ in range(15):
+    def settle(self, weight: Tensor, steps: int = 15) -> None:
+        """Find the singular vectors of a weight [outputs, ...] that was drawn anew, or come nearer
+        to them."""
+        for _ in range(steps):
             self._iterate(weight.detach().flatten(1))
 
     def forward(self, weight: Tensor) -> Tensor:
         """The weight with the largest singular value 1, about."""
         with torch.autocast(weight.device.type, enabled=False):
             matrix = weight.flatten(1)
-            if self.training:
+            if self.training and not self.held:
                 self._iterate(matrix.detach())
             # A second forward pass changes the buffer, and backward needs this one. The average of
             # several unit vectors, which is what an EMA has, is shorter than 1.
@@ -80,3 +86,28 @@ def spectral_norm(module: nn.Module, precision: SpectralName = "fp32") -> nn.Mod
     assert isinstance(weight, Tensor)
     parametrize.register_parametrization(module, "weight", SpectralNorm(weight, precision))
     return module
+
+
+def advance(network: nn.Module) -> None:
+    """One step of power iteration of each weight of `network`, as a training forward pass makes
+    it."""
+    for module in network.modules():
+        if parametrize.is_parametrized(module, "weight"):
+            for norm in module.parametrizations.weight:  # type: ignore[union-attr]
+                if isinstance(norm, SpectralNorm) and norm.training:
+                    norm.settle(module.parametrizations.weight.original, 1)  # type: ignore
+
+
+@contextlib.contextmanager
+def held(network: nn.Module) -> Iterator[None]:
+    """In this block, forward passes of `network` make no step of power iteration: the weights are
+    the same in each, and when a forward pass is repeated for gradient checkpointing."""
+    norms = [module for module in network.modules() if isinstance(module, SpectralNorm)]
+    before = [norm.held for norm in norms]
+    for norm in norms:
+        norm.held = True
+    try:
+        yield
+    finally:
+        for norm, value in zip(norms, before, strict=True):
+            norm.held = value

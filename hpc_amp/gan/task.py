@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -65,6 +65,10 @@ class ConditionalGan(Task):
         """Each file of `request` with the image [3, H, W] from -1 to 1 that is made from it. The
         data is not prepared; networks are in evaluation mode; `request` has the options that
         `train.generation_options` says. Raises DataError."""
+
+    def generation_parts(self, request: Request) -> Iterable[Sequence[Path]]:
+        """The files of `request` that this rank makes images from, in parts."""
+        return request.batches()
 
     @abstractmethod
     def picture_rows(self, networks: Networks) -> Tensor:

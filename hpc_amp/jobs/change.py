@@ -78,6 +78,11 @@ class Change:
         """Whether the change affects entries of `_FACTS` only, and no key of the job."""
         return all(one.key in _FACTS for one in self.changed)
 
+    @property
+    def only_moves(self) -> bool:
+        """Whether the change affects, besides these entries, only the run's folder."""
+        return all(one.key in (*_FACTS, "run_dir") for one in self.changed)
+
 
 # ---- planning a change ---------------------------------------------------------------------------
 
@@ -90,6 +95,7 @@ def plan_change(run_dir: Path, overrides: Sequence[str], *, here: bool = False) 
     not record how it was submitted, is on another site, or is already past its new end.
     """
     resolved = rundir.read_resolved(run_dir)
+    rundir.refuse_without_links(run_dir)
     before = rundir.job_of(run_dir, resolved)
     given = given_at_submission(run_dir, resolved)
     folder = rundir.submission_folder(run_dir, resolved)

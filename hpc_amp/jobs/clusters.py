@@ -9,7 +9,7 @@ from typing import Any
 
 from hpc_amp.errors import SchedulerError, UsageError
 from hpc_amp.files import read_json
-from hpc_amp.jobs.events import read_events
+from hpc_amp.jobs.events import FINAL, read_events
 from hpc_amp.schedulers import get_scheduler
 
 
@@ -28,9 +28,11 @@ def other_cluster(scheduler: str, events: Sequence[dict[str, Any]]) -> str | Non
 
 
 def refuse_other_cluster(run_dir: Path) -> None:
-    """Raise UsageError if the job of a run is in the queue of another cluster."""
+    """Raise UsageError if the job of a run is in the queue of another cluster. A run that has ended
+    has none."""
     events = read_events(run_dir)
-    if not any("cluster" in event for event in events):
+    has_ended = bool(events) and events[-1]["state"] in FINAL
+    if has_ended or not any("cluster" in event for event in events):
         return
     scheduler = str(read_json(run_dir / "job.json").get("scheduler", ""))
     name = other_cluster(scheduler, events)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).resolve().parents[1]
 NEVER_COPIED = (
     *("__pycache__", "*.pyc", ".git", ".venv", "venv", "node_modules", "_share"),
-    *("runs", "sweeps", "studies", "functions"),
+    *("runs", "sweeps", "studies", "benches", "functions"),
 )
 """Patterns of file names that are not copied."""
 MAIN = '''"""`python src ...` is `python -m hpc_amp.distributed.exec ...` with this snapshot."""
@@ -92,7 +92,12 @@ def host_folder(run_dir: Path) -> Path:
 def copy_code(source: Path, folder: Path, results: Path) -> None:
     """Copy the user's code from `source` to `code` in `folder`. `results` is the folder of all
     runs; it is left out, because it may lie in `source`. Raises ConfigError if the code is too
-    large (`refuse_large`)."""
+    large (`refuse_large`), or would be copied into itself."""
+    if folder.is_relative_to(source) and source.is_relative_to(results):
+        raise ConfigError(
+            f"code: {source} contains {folder}, into which it would be copied",
+            hint="set runs_dir to a folder of its own, such as runs",
+        )
     refuse_large(source, results)
     ignore = shutil.ignore_patterns(*NEVER_COPIED)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from hpc_amp.jobs.summary import read_summary
 
 _ENVIRONMENT = ("hpc_amp", "site", "scheduler", "launcher", "python")
 _RESULTS = ("samples_per_second", "steps", "seconds", "skipped_steps", "loss_scale")
+_BLOCK = 2**20
+"""Bytes of a file that are read at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +92,26 @@ def _code(run_dir: Path) -> dict[str, Any]:
         facts = {"commit": state.commit, "branch": state.branch, "changes": _changes(state)}
     for path in sorted((run_dir / "code").rglob("*")):
         name = path.relative_to(run_dir)
-        if path.is_file() and "__pycache__" not in name.parts:
-            facts[str(name)] = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+        content = _content(path) if "__pycache__" not in name.parts else None
+        if content is not None:
+            facts[str(name)] = content
     return facts
+
+
+def _content(path: Path) -> str | None:
+    """A hash of a file, or where a link leads to: that may be a data set. None for all else."""
+    try:
+        if path.is_symlink():
+            return f"link to {os.readlink(path)}"
+        if not path.is_file():
+            return None
+        found = hashlib.sha256()
+        with path.open("rb") as source:
+            while block := source.read(_BLOCK):
+                found.update(block)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return found.hexdigest()[:12]
 
 
 def _changes(state: CodeState) -> str:

@@ -11,9 +11,9 @@ from typing import Literal
 from hpc_amp.errors import SchedulerError, UsageError
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.attempts import Orphan, find_orphan, newest_attempt
-from hpc_amp.jobs.events import is_only_created, read_events, record_event
+from hpc_amp.jobs.events import FINAL, is_only_created, read_events, record_event
 from hpc_amp.jobs.links import read_chain
-from hpc_amp.jobs.status import FINAL, RunStatus, run_statuses
+from hpc_amp.jobs.status import RunStatus, run_statuses
 from hpc_amp.jobs.unsettled import ANSWER_SECONDS
 from hpc_amp.schedulers import JobStatus, Scheduler, get_scheduler
 

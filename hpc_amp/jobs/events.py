@@ -10,6 +10,19 @@ from typing import Any
 
 from hpc_amp.errors import UsageError
 
+FINAL = frozenset(("finished", "failed", "cancelled", "checkpointed", "lost"))
+"""The states in which a run has ended."""
+_KINDS: dict[str, Any] = {
+    "time": int,
+    "attempt": int,
+    "array": int,
+    "job_id": (str, int),
+    "folder": str,
+}
+"""The types of the facts that readers compute with."""
+DAMAGED = "damaged"
+"""The key of an event from which `read_events` has removed facts of a wrong type."""
+
 
 def record_event(run_dir: Path, state: str, **facts: Any) -> None:
     """Append an event with the present time. Raises UsageError if the file cannot be written."""
@@ -27,7 +40,8 @@ def record_event(run_dir: Path, state: str, **facts: Any) -> None:
 
 def read_events(run_dir: Path) -> list[dict[str, Any]]:
     """Read all events, oldest first. Lines that are not an event are left out, such as an
-    incomplete last line that is being written, or was when the disk became full."""
+    incomplete last line that is being written, or was when the disk became full. Facts of a wrong
+    type are left out, too, and the event is marked with DAMAGED."""
     try:
         lines = (run_dir / "state.jsonl").read_bytes().splitlines()
     except OSError:
@@ -39,8 +53,15 @@ def read_events(run_dir: Path) -> list[dict[str, Any]]:
         except ValueError:
             continue
         if isinstance(event, dict) and isinstance(event.get("state"), str):
-            events.append(event)
+            events.append(_without_wrong_types(event))
     return events
+
+
+def _without_wrong_types(event: dict[str, Any]) -> dict[str, Any]:
+    wrong = [name for name in event if not isinstance(event[name], _KINDS.get(name, object))]
+    if not wrong:
+        return event
+    return {name: event[name] for name in event if name not in wrong} | {DAMAGED: True}
 
 
 def is_only_created(run_dir: Path) -> bool:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp.errors import HpcAmpError, UsageError
-from hpc_amp.jobs import rundir
 from hpc_amp.trackers import run
 from hpc_amp.trackers.registry import TRACKERS, missing
 from hpc_amp.trackers.secret import without_passwords
@@ -21,18 +20,6 @@ class Exported:
     """How many values were new."""
     where: str
     """Where the curves can be seen."""
-
-
-def runs_of(target: str, runs_dir: Path) -> list[Path]:
-    """The runs that a word of the command line names: a run (see `rundir.find_run`), or the folder
-    of a sweep or another campaign. Raises UsageError."""
-    for folder in (Path(target), Path(target) / "latest"):
-        if (folder / "campaign.json").is_file():
-            found = sorted(path.parent for path in folder.resolve().glob("points/*/job.json"))
-            if not found:
-                raise UsageError(f"no point of {folder} has begun")
-            return found
-    return [rundir.find_run(target, runs_dir)]
 
 
 def export(run_dir: Path, name: str) -> Exported:

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hpc_amp.jobs.events import read_events
-from hpc_amp.jobs.status import FINAL, RunStatus, run_statuses
+from hpc_amp.errors import UsageError
+from hpc_amp.jobs.events import FINAL, is_only_created, read_events
+from hpc_amp.jobs.status import RunStatus, run_statuses
 from hpc_amp.schedulers import get_scheduler
 
 _POLL_SECONDS = 0.3
@@ -59,7 +60,12 @@ def follow(
 ) -> RunStatus:
     """Pass a run's log to `write`, from the byte `offset` on, until the run has ended. Returns its
     final status. `on_wait` is called with a line that says why the job waits in the queue, and
-    again when the reason changes."""
+    again when the reason changes. Raises UsageError for a run that its user has to submit."""
+    if is_only_created(run_dir):
+        raise UsageError(
+            f"{run_dir} was made by `hpc-amp render --create`, and its script has not started",
+            hint="submit the script, and wait until the scheduler has started it",
+        )
     tail = LogTail(run_dir / "logs" / "job.log", write, offset=offset)
     next_ask = 0.0
     told = ""

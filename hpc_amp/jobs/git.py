@@ -99,8 +99,8 @@ def record_code_state(plan: Plan, folder: Path, results: Path) -> None:
     """Write the state of the code of `plan` to `folder`. `results` is the folder of all runs, which
     is no part of the code. Nothing is written without git or a repository. Raises OSError."""
     code = plan.job.code
-    if code is not None and (Path(code).parent / "job.json").is_file():
-        _copy(Path(code).parent, folder)  # the code of another run, not that of a repository
+    if code is not None and _is_of_a_run(Path(code)):
+        _copy(Path(code).parent, folder)
         return
     root = next(filter(None, map(_repository, _folders(plan))), None)
     git = shutil.which("git")
@@ -116,6 +116,12 @@ def record_code_state(plan: Plan, folder: Path, results: Path) -> None:
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
     if patch:
         (folder / PATCH).write_bytes(patch)
+
+
+def _is_of_a_run(code: Path) -> bool:
+    """Whether a folder is the copy of the code in another run, and not in a repository."""
+    files = [code.parent / name for name in ("job.json", "state.jsonl")]
+    return code.name == "code" and all(file.is_file() for file in files)
 
 
 def _copy(run_dir: Path, folder: Path) -> None:

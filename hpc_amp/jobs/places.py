@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpc_amp.errors import UsageError
 from hpc_amp.files import read_json, write_atomically
-from hpc_amp.jobs.events import own_events
+from hpc_amp.jobs.events import is_only_created, own_events
 from hpc_amp.jobs.known import known_folders, remember
 
 RUNS = Path("runs")
@@ -36,6 +37,13 @@ def origin(folder: Path, resolved: Mapping[str, Any]) -> Path | None:
     return None if same_folder(folder, Path(recorded)) else Path(recorded)
 
 
+def has_no_job(run_dir: Path) -> bool:
+    """Whether no job will change a run, so that waiting for its end makes no sense: its user has
+    not submitted it yet, or it was copied or moved."""
+    elsewhere = origin(run_dir, read_json(run_dir / "job.json")) is not None
+    return elsewhere or is_only_created(run_dir)
+
+
 def is_copy(origin: Path | None) -> bool:
     """Whether a run or campaign with this `origin` is a copy. False: it was moved, or is where it
     was submitted."""
@@ -46,45 +54,66 @@ def same_folder(one: Path, other: Path) -> bool:
     """Whether two paths lead to the same folder, also by symbolic links and bind mounts."""
     try:
         return os.path.samefile(one, other)
-    except OSError:
-        return False  # one of them does not exist on this machine
+    except (OSError, ValueError):
+        return False  # one of them does not exist on this machine, or is no path
 
 
 def find_run(target: str, runs_dir: Path) -> Path:
-    """Find a run directory. `target` is a run directory, the name of a job (its newest run), or a
-    job id. Names and ids are searched for in `runs_dir`, and if that is the default, then in the
-    known folders. Raises UsageError if there is no such run."""
+    """Find a run directory. `target` is a run directory, the name of a job (its newest run), the
+    folder of a name, or a job id. Names and ids are searched for in `runs_dir`, and if that is the
+    default, then in the known folders. Raises UsageError if there is no such run."""
     path = Path(target)
     found = path if is_run(path) else newest_named(path)
+    if found is None and os.sep in target:
+        found = newest_in(path)
     if found is not None:
-        remember(found.resolve().parents[1])
+        remember_folder_of(found.resolve())
         return found.resolve()
-    elsewhere = _elsewhere(runs_dir)
-    for folders in ([runs_dir], elsewhere):
-        named = [newest_in(folder / target) for folder in folders]
-        named += [folder / target for folder in folders if is_run(folder / target)]
-        runs = sorted((run for run in named if run is not None), key=lambda run: run.name)
-        if runs:
-            return runs[-1].resolve()
-    for folder in (runs_dir, *elsewhere):
-        found = _with_job(target, all_runs(folder))
-        if found is not None:
-            return found
+    found = _named(target, [runs_dir]) or _with_job(target, [runs_dir])
+    if found is None:
+        # Other folders may be on file servers that do not answer: they are looked at last.
+        elsewhere = _elsewhere(runs_dir)
+        found = _named(target, elsewhere) or _with_job(target, elsewhere)
+    if found is not None:
+        return found
     raise UsageError(
         f"there is no run {target!r}: neither a run directory, nor a name or job id in {runs_dir}",
         hint="`hpc-amp status --all` lists the runs; --runs-dir looks elsewhere",
     )
 
 
-def _with_job(job_id: str, runs: Iterable[Path]) -> Path | None:
+def _named(name: str, folders: Sequence[Path]) -> Path | None:
+    """The newest run of a name in folders of runs."""
+    named = [newest_in(folder / name) for folder in folders]
+    named += [folder / name for folder in folders if is_run(folder / name)]
+    runs = sorted((run for run in named if run is not None), key=lambda run: run.name)
+    return runs[-1].resolve() if runs else None
+
+
+def _with_job(job_id: str, folders: Sequence[Path]) -> Path | None:
     """The run with a job. A copy of a run has the events of the original, whose job this is."""
     copies = []
-    for folder in runs:
-        if any(event.get("job_id") == job_id for event in own_events(folder)):
-            if origin(folder, read_json(folder / "job.json")) is None:
-                return folder
-            copies.append(folder)
+    for run in (run for folder in folders for run in all_runs(folder)):
+        if any(event.get("job_id") == job_id for event in own_events(run)):
+            if origin(run, read_json(run / "job.json")) is None:
+                return run
+            copies.append(run)
     return copies[0] if copies else None
+
+
+def remember_folder_of(run_dir: Path) -> None:
+    """Record the folder of runs that a run is in, unless the run is elsewhere, such as a copy or a
+    point of a campaign."""
+    runs = run_dir.parents[1] if len(run_dir.parents) > 1 else None
+    job = read_json(run_dir / "job.json").get("job")
+    name = job.get("name") if isinstance(job, dict) else None
+    if runs is not None and run_dir.parent.name == name and not is_campaign(runs):
+        remember(runs)
+
+
+def is_campaign(folder: Path) -> bool:
+    """Whether a folder is that of a campaign."""
+    return os.path.isfile(folder / "campaign.json")
 
 
 def is_run(folder: Path) -> bool:
@@ -100,19 +129,24 @@ def newest_named(path: Path, description: str = "job.json") -> Path | None:
 
 
 def follow_latest(path: Path) -> Path:
-    """Replace `<name>/latest` at the beginning of a path, or as all of it, by the newest run of the
-    name."""
+    """Replace `<name>/latest` at the beginning of a path, or as all of it, by the newest run or
+    campaign of the name."""
     for folder in (path, *path.parents):
-        if folder.name == LATEST and folder.is_file():
-            newest = newest_in(folder.parent)
+        if folder.name == LATEST and os.path.isfile(folder):
+            found = [newest_in(folder.parent, description) for description in DESCRIPTIONS]
+            newest = max((one for one in found if one is not None), default=None)
             return path if newest is None else newest / path.relative_to(folder)
     return path
 
 
 def newest_in(folder: Path, description: str = "job.json") -> Path | None:
-    """The newest run in the folder of a name. `description` is the file that a run has."""
-    found = [name for name in _ids(folder) if os.path.isfile(folder / name / description)]
-    return folder / max(found) if found else None
+    """The newest run in the folder of a name, unless it is a copy. `description` is the file that a
+    run has."""
+    for name in sorted(_ids(folder), reverse=True):
+        path = folder / name / description
+        if os.path.isfile(path) and not is_copy(origin(folder / name, read_json(path))):
+            return folder / name
+    return None
 
 
 def _ids(folder: Path) -> list[str]:
@@ -125,12 +159,19 @@ def _ids(folder: Path) -> list[str]:
 def newest_run(runs_dir: Path) -> Path:
     """The run that was submitted last: in `runs_dir`, or if that is the default and
     has none, in the known folders. Raises UsageError if there is none."""
-    found = all_runs(runs_dir)
-    if not found:
-        found = [run for folder in _elsewhere(runs_dir) for run in all_runs(folder)]
-    if not found:
+    found = _newest([runs_dir]) or _newest(_elsewhere(runs_dir))
+    if found is None:
         raise UsageError(f"there are no runs in {runs_dir}", hint="--runs-dir looks elsewhere")
-    return max(found, key=lambda run: (run.name, run.parent.name))
+    return found
+
+
+def _newest(folders: Sequence[Path]) -> Path | None:
+    """The newest run in folders of runs that is not a copy."""
+    found = [run for folder in folders for run in all_runs(folder)]
+    for run in sorted(found, key=lambda run: (run.name, run.parent.name), reverse=True):
+        if not is_copy(origin(run, read_json(run / "job.json"))):
+            return run
+    return None
 
 
 def _elsewhere(runs_dir: Path) -> list[Path]:
@@ -149,13 +190,15 @@ def all_runs(runs_dir: Path) -> list[Path]:
 
 def write_latest(folder: Path) -> None:
     """Write the id of the newest run in the folder of a name to the file `latest`, and remove the
-    file if no run is left. If that is not possible, it stays as it is: this is no reason for a
-    submission to fail."""
+    file if no run is left. A file of this name that somebody else wrote stays as it is, and so does
+    one that cannot be written: this is no reason for a submission to fail."""
+    if not _is_ours(folder / LATEST):
+        return
     newest = max(
         (
             name
             for name in _ids(folder)
-            if any((folder / name / one).exists() for one in DESCRIPTIONS)
+            if any(os.path.isfile(folder / name / one) for one in DESCRIPTIONS)
         ),
         default=None,
     )
@@ -164,3 +207,14 @@ def write_latest(folder: Path) -> None:
             (folder / LATEST).unlink()
         else:
             write_atomically(folder / LATEST, f"{newest}\n")
+
+
+def _is_ours(latest: Path) -> bool:
+    """Whether a file `latest` does not exist, is a link of an older version, or contains an id."""
+    if latest.is_symlink() or not os.path.lexists(latest):
+        return True
+    try:
+        content = latest.read_text()
+    except (OSError, UnicodeError):
+        return False
+    return re.fullmatch(r"\d{8}-\d{6}-[a-z]{4}\n", content) is not None

@@ -22,7 +22,7 @@ from hpc_amp.errors import ConfigError
 from hpc_amp.jobs.bash_checks import check_host_code, check_setup
 from hpc_amp.jobs.places import follow_latest
 from hpc_amp.jobs.remarks import remarks_on
-from hpc_amp.jobs.spec import Spec
+from hpc_amp.jobs.spec import Spec, shared_code_of
 from hpc_amp.launchers import Launcher, get_launcher, launchers_of
 from hpc_amp.schedulers import Scheduler, get_scheduler
 
@@ -139,7 +139,7 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path, *, shares_code: bool
         overrides=(*loaded.overrides, *as_overrides(loaded.job, loaded.expanded)),
         origins=origins_of(loaded, site, fabric),
         submitted_from=workdir,
-        shares_code=shares_code and _is_writable(run_dir.parents[1]),
+        shares_code=shares_code and _may_share_code(run_dir, job.name),
     )
     container.check(plan)
     return plan
@@ -156,10 +156,15 @@ def origins_of(loaded: LoadedJob, site: Site, fabric: Fabric | None) -> dict[str
     return {**found, **loaded.tree.places()}
 
 
-def _is_writable(folder: Path) -> bool:
-    """Whether this user can write to a folder, or make it."""
-    existing = next(one for one in (folder, *folder.parents) if one.exists())
-    return os.access(existing, os.W_OK)
+def _may_share_code(run_dir: Path, name: str) -> bool:
+    """Whether a run can use the copies of the package in its folder of runs: it is
+    `<runs>/<name>/<id>`, and the copies belong to this user, who else would run files that somebody
+    else can change."""
+    shared = shared_code_of(run_dir)
+    existing = next(one for one in (shared, *shared.parents) if os.path.exists(one))
+    if run_dir.parent.name != name or not os.access(existing, os.W_OK):
+        return False
+    return existing not in (shared, shared.parent) or os.stat(existing).st_uid == os.geteuid()
 
 
 def _umask() -> int:
@@ -237,7 +242,7 @@ def _absolute_paths(job: Job, workdir: Path, runtime: Container) -> Job:
     def absolute_bind(bind: str) -> str:
         source, colon, rest = bind.partition(":")
         # Symbolic links are not resolved: `/scratch` has to be mounted under this name.
-        source = os.path.abspath(workdir / source) if source else ""
+        source = os.path.abspath(follow_latest(workdir / source)) if source else ""
         return f"{source}{colon}{rest}" if rest else source
 
     container, image = job.container, job.container.image
@@ -311,7 +316,7 @@ def _missing_binds(loaded: LoadedJob, container: Container, *, here: bool) -> tu
     remarks = []
     for text in loaded.job.container.bind if container.uses_image else ():
         bind = parse_bind(text)
-        if bind is None or os.path.exists(bind.source):
+        if bind is None or follow_latest(Path(bind.source)).exists():
             continue
         if here:
             raise ConfigError(

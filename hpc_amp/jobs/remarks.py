@@ -14,6 +14,7 @@ from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.config.tree import MappingNode
 from hpc_amp.config.values import own_variable
+from hpc_amp.jobs.places import follow_latest
 from hpc_amp.lint.shell import read_shell
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.schedulers.grammar import Grammar
@@ -181,7 +182,7 @@ def _local_rank(job: Job) -> Iterator[str]:
 
 def _text_of(job: Job, name: str) -> str:
     """The text of a program of the job. Empty if it is not on this machine, or very large."""
-    path = Path(job.code or ".", name)
+    path = follow_latest(Path(job.code or ".")) / name
     try:
         if path.is_file() and path.stat().st_size <= _LONGEST_SCRIPT:
             return path.read_text(errors="replace")

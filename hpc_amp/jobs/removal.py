@@ -16,9 +16,9 @@ from hpc_amp.errors import UsageError
 from hpc_amp.files import read_json
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.control import leftovers
-from hpc_amp.jobs.events import is_only_created, read_events
+from hpc_amp.jobs.events import FINAL, is_only_created, read_events
 from hpc_amp.jobs.known import known_folders
-from hpc_amp.jobs.status import FINAL, RunStatus, left_of_moved, run_statuses
+from hpc_amp.jobs.status import RunStatus, left_of_moved, run_statuses
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def removable(run_dirs: Sequence[Path]) -> list[Removable]:
         campaign = _campaign_of(run_dir)
         if campaign is not None:
             raise UsageError(f"{run_dir} is a point of {campaign}", hint="remove the whole folder")
-        place = rundir.origin(run_dir, rundir.read_resolved(run_dir))
+        place = rundir.origin(run_dir, read_json(run_dir / "job.json"))
         if rundir.is_copy(place):
             found.append(_removable(status, state="copy"))
             continue
@@ -56,7 +56,7 @@ def removable(run_dirs: Sequence[Path]) -> list[Removable]:
             raise UsageError(f"{run_dir}: {left}", hint="try again when it has ended")
         found.append(_removable(status))
     for run_dir, user in _needed(run_dirs).items():
-        raise UsageError(f"{user} starts from the weights of {run_dir}", hint="remove that first")
+        raise UsageError(f"{user} needs files of {run_dir}", hint="remove that first")
     return found
 
 
@@ -108,14 +108,32 @@ def _needed(run_dirs: Sequence[Path]) -> dict[Path, Path]:
         user = description.parent
         if user in texts or [e["state"] for e in read_events(user)[-1:]] == ["finished"]:
             continue
-        try:
-            content = description.read_text()
-        except OSError:
-            continue  # it is being removed
+        content = _read_by_job(description)
         for run_dir, text in texts.items():
             if f"{text}/" in content or f'{text}"' in content:
                 needed.setdefault(run_dir, user)
     return needed
+
+
+def _read_by_job(description: Path) -> str:
+    """What the jobs of a file with settings may read: not where their settings are from, nor the
+    folder from which their code was copied."""
+    try:
+        lines = [json.loads(line) for line in _lines(description)]
+    except (OSError, ValueError):
+        return ""  # it is being removed, or damaged
+    for resolved in lines:
+        for name in ("overrides", "origins"):
+            resolved.pop(name, None)
+        job = resolved.get("job")
+        if isinstance(job, dict):
+            job.pop("code", None)
+    return json.dumps(lines)
+
+
+def _lines(description: Path) -> list[str]:
+    text = description.read_text()
+    return text.splitlines() if description.suffix == ".jsonl" else [text]
 
 
 def _descriptions(folder: Path) -> Iterator[Path]:
@@ -140,22 +158,31 @@ def remove(runs: Sequence[Removable], runs_dir: Path, named: Sequence[Path] = ()
         places = [folder, *(link for link in links if rundir.same_folder(link, folder))]
         linked_parent = any(rundir.same_folder(link, folder.parent) for link in links)
         doomed = folder.with_name(f".removed-{folder.name}")
+        parents = {place.parent for place in places}
+        with_latest = [one for one in parents if os.path.lexists(one / "latest")]
         try:
             # It is renamed first, so that an error does not leave a part of a run under its name.
             folder.rename(doomed)
             shutil.rmtree(doomed)
         except OSError as error:
             left = doomed if doomed.exists() else folder
+            rundir.write_latest(folder.parent)
             raise UsageError(f"{left} cannot be removed: {error}") from None
         for link in places[1:]:
             with contextlib.suppress(OSError):
                 link.unlink()
-        parents = {place.parent for place in places}
-        for parent in (one for one in parents if os.path.lexists(one / "latest")):
+        for parent in with_latest:
             rundir.write_latest(parent)
             if not (linked_parent and parent == folder.parent):
                 with contextlib.suppress(OSError):  # other runs of the name are left
                     parent.rmdir()
+
+
+def remove_remains(runs_dir: Path) -> None:
+    """Remove what is left of runs whose removal failed half-way, such as files that a program still
+    had open on NFS."""
+    for remains in runs_dir.glob("*/.removed-*"):
+        shutil.rmtree(remains, ignore_errors=True)
 
 
 def size_of(folder: Path) -> int:

@@ -214,6 +214,17 @@ def refuse_copy(folder: Path, recorded: Path | None, *, can_adopt: bool = False)
     )
 
 
+def refuse_without_links(run_dir: Path) -> None:
+    """Raise UsageError for a copy of a campaign's point in which the link to the campaign's job
+    file leads nowhere."""
+    path = run_dir / "config.yaml"
+    if path.is_symlink() and not path.exists():
+        raise UsageError(
+            f"{path} is a link that leads nowhere: only a part of the run was copied",
+            hint="copy the original once more, with cp -aL",
+        )
+
+
 def _link(folder: Path, recorded: Path) -> str:
     """The command that lets the path `recorded` lead to `folder`. If a folder above them was
     renamed, this is the one that is linked."""

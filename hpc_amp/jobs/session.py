@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,7 @@ from hpc_amp.config.tree import MappingNode
 from hpc_amp.errors import SchedulerError, UsageError
 from hpc_amp.jobs import rundir, terminal
 from hpc_amp.jobs.code import copy_package, host_folder
-from hpc_amp.jobs.plan import Plan, make_plan
+from hpc_amp.jobs.plan import Plan, absolute_path, make_plan
 from hpc_amp.jobs.render import render_session
 from hpc_amp.launchers import get_launcher
 from hpc_amp.schedulers.base import Interactive, run_here, script_command
@@ -84,7 +85,7 @@ def of_config(config: Path | None, overrides: Sequence[str], command: Sequence[s
     loaded = dataclasses.replace(loaded, job=dataclasses.replace(_on_one_node(job), code=None))
     plan = make_plan(loaded, site, folder)
     if job.code is not None:
-        code = Path(job.code).resolve()
+        code = Path(absolute_path(job.code, Path.cwd()))
         job = dataclasses.replace(plan.job, code=str(code))  # a task is imported from there
         plan = dataclasses.replace(plan, workdir=code, job=job)
     return Session(plan, plan.run_dir, tuple(command), source.text)
@@ -111,8 +112,7 @@ def of_run(run_dir: Path, overrides: Sequence[str], command: Sequence[str]) -> S
     loaded = LoadedJob(
         _on_one_node(dataclasses.replace(job, resources=resources)), run_dir / "job.json", "", tree
     )
-    shares_code = (run_dir / "src").is_symlink()
-    plan = make_plan(loaded, _site_of(job, resolved), run_dir, shares_code=shares_code)
+    plan = make_plan(loaded, _site_of(job, resolved), run_dir)
     if not (host_folder(run_dir) / "containers" / f"{plan.container.name}.sh").is_file():
         raise UsageError(
             f"{run_dir} has no host code for the container runtime {plan.container.name}: the site "
@@ -122,6 +122,7 @@ def of_run(run_dir: Path, overrides: Sequence[str], command: Sequence[str]) -> S
     plan = dataclasses.replace(
         plan,
         workdir=Path(resolved["workdir"]),
+        shares_code=(run_dir / "src").is_symlink(),
         python=resolved.get("python", plan.python),
     )
     return Session(plan, plan.run_dir / f"shell-{rundir.new_run_id()}", tuple(command), None)
@@ -310,10 +311,18 @@ def _create(session: Session, script: str) -> set[str]:
         (folder / _SCRIPT).write_text(script)
         return {*os.listdir(folder), *_MARKS}
     except BaseException as error:
-        rundir.discard(folder)
+        _discard(session)
         if isinstance(error, OSError):
             raise UsageError(f"the session's folder cannot be written: {error}") from None
         raise
+
+
+def _discard(session: Session) -> None:
+    """Remove the session's folder. That of a run's session is in the run directory, which stays."""
+    if session.config_text is None:
+        shutil.rmtree(session.folder, ignore_errors=True)
+    else:
+        rundir.discard(session.folder)
 
 
 def _remove(session: Session, made: set[str], say: Callable[[str], None]) -> None:
@@ -333,6 +342,6 @@ def _remove(session: Session, made: set[str], say: Callable[[str], None]) -> Non
     # A process on the node may still be ending and write its last file during the removal.
     for seconds in (0.0, 0.1, 0.5, 1.0, 2.0):
         time.sleep(seconds)
-        rundir.discard(session.folder)
+        _discard(session)
         if not session.folder.exists():
             return

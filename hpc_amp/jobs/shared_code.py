@@ -44,7 +44,8 @@ def link_package(folder: Path, plan: Plan) -> None:
         write_package(link, files)
         return
     for _ in range(_TRIES):
-        with contextlib.suppress(FileNotFoundError):  # `prune` removes it at this moment
+        # `prune` may remove it at this moment, and not every file system has links.
+        with contextlib.suppress(OSError):
             if not shared.is_dir():
                 _write(shared, files)
             os.utime(shared)  # it leaves it alone for a while
@@ -52,6 +53,7 @@ def link_package(folder: Path, plan: Plan) -> None:
             if _hash(_content(link)) == shared.name:
                 return
         link.unlink(missing_ok=True)
+    plan.shared_code.mkdir(parents=True, exist_ok=True)  # the script mounts it
     write_package(link, files)
 
 
@@ -100,9 +102,10 @@ def remove_unused(folders: Iterable[Path], *, older_than: float = _ABANDONED) ->
         for copy in _aged(shared.glob("[!.]*"), older_than):
             if not _is_linked(runs, copy):
                 removed += _remove(runs, copy)
-        for empty in (shared, shared.parent):
-            with contextlib.suppress(OSError):  # it is in use
-                empty.rmdir()
+        if not any(path.name != SHARED for path in _folders_in(runs) or [runs]):
+            for empty in (shared, shared.parent):  # there are no runs any more that mount it
+                with contextlib.suppress(OSError):
+                    empty.rmdir()
     return removed
 
 
@@ -121,6 +124,7 @@ def _remove(runs: Path, copy: Path) -> bool:
     doomed = copy.with_name(f".removed-{copy.name}-{os.urandom(4).hex()}")
     try:
         os.rename(copy, doomed)
+        os.utime(doomed)  # another `prune` leaves it alone for a while
     except OSError:
         return False
     if _is_linked(runs, copy):
@@ -132,10 +136,31 @@ def _remove(runs: Path, copy: Path) -> bool:
 
 
 def _is_linked(runs: Path, copy: Path) -> bool:
-    """Whether the `src` of a run is a link to a copy, or was before a change of the run."""
-    for pattern in ("*/[0-9]*/src", "*/[0-9]*/.change-*/src", "*/[0-9]*/history/*/src"):
-        for link in runs.glob(pattern):
-            with contextlib.suppress(OSError):  # it is a folder, or is removed at this moment
-                if Path(os.readlink(link)).name == copy.name:
-                    return True
+    """Whether the `src` of a run is a link to a copy, or was before a change of the run. Also True
+    if a folder cannot be looked at, such as another user's."""
+    for name in _folders_in(runs) or []:
+        found = _folders_in(name)
+        if found is None:
+            return True
+        for run in found:
+            inside = _folders_in(run)
+            if inside is None:
+                return True
+            changes = [folder for folder in inside if folder.name.startswith(".change-")]
+            changes += _folders_in(run / "history") or []
+            for link in (run / "src", *(folder / "src" for folder in changes)):
+                with contextlib.suppress(OSError):  # there is none, or it is a folder
+                    if os.path.basename(os.readlink(link)) == copy.name:
+                        return True
     return False
+
+
+def _folders_in(folder: Path) -> list[Path] | None:
+    """The folders in a folder, links to folders included. None if it cannot be listed."""
+    try:
+        with os.scandir(folder) as entries:
+            return [folder / entry.name for entry in entries if entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError:
+        return None

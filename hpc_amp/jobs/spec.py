@@ -93,7 +93,7 @@ class Spec(ABC):
     @property
     def shared_code(self) -> Path:
         """The folder of copies of the package that runs share: see `jobs.shared_code`."""
-        return self.run_dir.parents[1] / ".hpc_amp" / "src"
+        return shared_code_of(self.run_dir)
 
     @property
     def binds(self) -> list[str]:
@@ -115,6 +115,11 @@ class Spec(ABC):
             wanted.append(str(folder))
             taken.add(str(folder))
         return wanted
+
+
+def shared_code_of(run_dir: Path) -> Path:
+    """The folder of copies of the package beside a run: see `jobs.shared_code`."""
+    return run_dir.parents[1] / ".hpc_amp" / "src"
 
 
 def _folder_of(path: Path) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from hpc_amp.errors import SchedulerError, UsageError
 from hpc_amp.files import read_json
 from hpc_amp.jobs.attempts import Orphan, find_orphan
 from hpc_amp.jobs.clusters import other_cluster
-from hpc_amp.jobs.events import read_events, record_event
+from hpc_amp.jobs.events import DAMAGED, FINAL, read_events, record_event
 from hpc_amp.jobs.links import read_chain, write_chain
 from hpc_amp.jobs.places import is_copy, origin
 from hpc_amp.jobs.unsettled import INTERRUPTED, found_since, may_still_come
@@ -20,7 +20,6 @@ from hpc_amp.schedulers import JobStatus, get_scheduler
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE
 
 # States of a run that has ended. The scheduler is not queried for it any more.
-FINAL = frozenset(("finished", "failed", "cancelled", "checkpointed", "lost"))
 STATES = ("pending", "running", "unknown", *sorted(FINAL))
 
 
@@ -80,6 +79,9 @@ def left_of_moved(status: RunStatus) -> str | None:
         return f"attempt {orphan.attempt} gives signs of life on {orphan.host}"
     if status.state in FINAL:
         return None  # the script recorded its end
+    elsewhere = other_cluster(status.scheduler, read_events(run_dir))
+    if elsewhere is not None:
+        return f"its job was submitted on the cluster {elsewhere}"
     jobs = [*([status.job_id] if status.job_id else []), *read_chain(run_dir)]
     there = get_scheduler(status.scheduler).unended(jobs) if jobs else {}
     return f"its job {next(iter(there))} has not ended" if there else None
@@ -109,12 +111,24 @@ def _ask(scheduler: str, job_ids: Sequence[str]) -> dict[str, JobStatus] | None:
         return None
 
 
+def _is_damaged(resolved: Mapping[str, Any]) -> bool:
+    """Whether the content of a `job.json` has facts of a wrong type."""
+    job = resolved.get("job", {})
+    names = [resolved.get("scheduler", ""), resolved.get("run_dir", "")]
+    if not isinstance(job, dict) or not isinstance(job.get("name", ""), str):
+        return True
+    return not all(isinstance(name, str) and "\0" not in name for name in names)
+
+
 class RunView:
     """The state of a run according to its files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.resolved = read_json(folder / "job.json")
+        self._is_damaged = _is_damaged(self.resolved)
+        if self._is_damaged:
+            self.resolved = {}
         # Set if the run was copied or moved: the job in the queue then belongs to another folder.
         self.origin = origin(folder, self.resolved)
         self.scheduler: str = self.resolved.get("scheduler", "unknown")
@@ -211,6 +225,8 @@ class RunView:
             )
         if self.other_cluster is not None:
             return "unknown", f"it was submitted on the cluster {self.other_cluster}: ask there"
+        if self._is_damaged:
+            return "unknown", "its job.json is damaged"
         if self.job_id is None:
             return self._without_job()
         if not self.resolved:
@@ -263,6 +279,8 @@ class RunView:
             return "unknown", f"its state.jsonl cannot be read: {error.strerror}"
         if self.last["state"] == "created":
             return "unknown", "`hpc-amp render --create` made it, and its script has not started"
+        if any(event.get(DAMAGED) for event in self._events):
+            return "unknown", "its state.jsonl is damaged"
         if not self.submissions:
             return "failed", "it was never submitted: its command was ended before that"
         if not self._queue_answers:

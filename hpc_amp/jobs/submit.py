@@ -57,6 +57,7 @@ def again(run_dir: Path) -> JobText:
     """The job of a run, to be submitted once more as a new run: the job file and the overrides of
     its submission, and its copy of the code. Raises UsageError if it does not record them."""
     resolved = rundir.read_resolved(run_dir)
+    rundir.refuse_without_links(run_dir)
     overrides = change.given_at_submission(run_dir, resolved)
     if resolved["job"].get("code") is not None:
         code = literal(str(run_dir.resolve() / "code")).replace("'", "''")
@@ -269,7 +270,7 @@ def _forget_original(run_dir: Path) -> None:
 
 def _refuse_finished(run_dir: Path, planned: change.Change | None) -> None:
     """Raise UsageError if a run that has finished has no steps left."""
-    if planned is None:
+    if planned is None or planned.only_moves:
         raise UsageError(f"{run_dir} has finished", hint="there is nothing to resume")
     total = change.total_steps(run_dir, planned.plan.job.train)
     if total is not None and total <= change.steps_done(run_dir):

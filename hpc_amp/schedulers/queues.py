@@ -13,9 +13,10 @@ from hpc_amp.finding import Finding
 class Request:
     """What a job requests."""
 
-    nodes: int
+    nodes: int | None
+    """None if a directive sets them, and not `job.nodes`."""
     gpus: int
-    """On each node; 0 if the scheduler is not asked for them."""
+    """On each node; 0 if the scheduler is not asked for them, or a directive does it."""
     walltime: int | None
     """In seconds. None if a directive sets it, and not `job.walltime`."""
 
@@ -34,6 +35,8 @@ class Queue:
     most_nodes: int | None = None
     gpus: tuple[tuple[int, int], ...] | None = None
     """Groups of its nodes: the number of GPUs of each node, and the number of nodes."""
+    other_gpus: str = ""
+    """The types of the GPUs of its nodes, if none has the type that the site file names."""
     nodes: int | None = None
     """The number of its nodes."""
     indirect: bool = False
@@ -48,6 +51,8 @@ class Queue:
                 f"job.walltime {asked} is more than {self.name} allows ({limit})",
                 "make it shorter: a run continues in its next attempt by itself",
             )
+        if request.nodes is None:
+            return
         if self.nodes is not None and request.nodes > self.nodes:
             yield f"job.nodes is {request.nodes}, and {self.name} has {self.nodes}", "request fewer"
         elif self.most_nodes is not None and request.nodes > self.most_nodes:
@@ -65,7 +70,13 @@ class Queue:
         elif gpus and self.gpus is not None:
             enough = sum(number for each, number in self.gpus if each >= gpus)
             most = max((each for each, _ in self.gpus), default=0)
-            if enough == 0:
+            if enough == 0 and self.other_gpus:
+                yield (
+                    f"the GPUs of {self.name} do not have the type that the site file names "
+                    f"(gpu_type): they are {self.other_gpus}",
+                    "set gpu_type in the site file",
+                )
+            elif enough == 0:
                 yield (
                     f"job.gpus_per_node is {gpus}, and the nodes of {self.name} have "
                     f"{most or 'none'}",

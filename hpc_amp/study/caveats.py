@@ -261,7 +261,7 @@ def _straggler(point: MeasuredPoint) -> Iterator[Caveat]:
 
 def _measurement(point: MeasuredPoint) -> Iterator[Caveat]:
     ranks = [rank for run in point.runs for rank in run.ranks]
-    fewest = min(len(rank.steps) for rank in ranks)
+    fewest = min(rank.measured_steps for rank in ranks)
     if fewest < _FEW_STEPS:
         yield Caveat("steps", f"only {count(fewest, 'step')} measured in a run", (point,))
     if any(rank.warmup_steps == 0 for rank in ranks):

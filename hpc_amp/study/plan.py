@@ -122,7 +122,7 @@ def plan_study(
     job = loaded.job
     check_job(loaded, site)
     options = _with_defaults(options, job)
-    numbers, left_out = _choose_nodes(job, site, options.nodes, client)
+    numbers, left_out = _choose_nodes(job, site, options, client)
     if job.train is None:
         _refuse_options_of_tasks(options.measuring)
         batches = own_batches(loaded, options.kinds, numbers, options.batch)
@@ -207,19 +207,24 @@ def batch_size(kind: Kind, nodes: int, job: Job, train: Train) -> int:
 
 
 def _choose_nodes(
-    job: Job, site: Site, given: Sequence[int] | None, client: Client | None
+    job: Job, site: Site, options: StudyOptions, client: Client | None
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The numbers of nodes to measure, and why some of the default ones are left out."""
+    """The numbers of nodes to measure, and why some of the default ones are left out. If one job
+    makes all runs, it requests the largest number: limits do not matter for the smaller ones."""
+    given = options.nodes
     wanted = tuple(sorted(set(given or DEFAULT_NODES)))
     if client is None:
         return wanted, ()
     scheduler = get_scheduler(site.scheduler)
     refused: dict[int, Finding] = {}
-    for nodes in wanted:
+    for nodes in reversed(wanted):
         resources = replace(job.resources, nodes=nodes)
         for finding in scheduler.check_limits(replace(job, resources=resources), site, client):
             if finding.severity == "error":
                 refused.setdefault(nodes, finding)
+        if options.in_allocation and nodes not in refused:
+            break
+    refused = dict(sorted(refused.items()))
     possible = tuple(nodes for nodes in wanted if nodes not in refused)
     if refused and (given is not None or not possible):
         first = next(iter(refused.values()))

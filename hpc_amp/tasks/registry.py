@@ -41,6 +41,7 @@ TASKS: Registry[Any] = Registry(
         "pix2pixhd": "hpc_amp.tasks.pix2pixhd.task:Pix2pixHd",
         "spade": "hpc_amp.tasks.spade.task:Spade",
         "unit": "hpc_amp.tasks.unit.task:Unit",
+        "vid2vid": "hpc_amp.tasks.vid2vid.task:Vid2vid",
     },
 )
 PLACE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")

@@ -296,8 +296,8 @@ def _write_png(path: Path, image: Tensor) -> None:
 class _Progress:
     """Prints now and then how many images of a rank are made."""
 
-    def __init__(self, world: World, request: Request) -> None:
-        self.total = sum(map(len, request.batches()))
+    def __init__(self, world: World, loaded: LoadedGenerator, request: Request) -> None:
+        self.total = sum(map(len, loaded.task.generation_parts(request)))
         self.of = f" of rank {world.rank}" if world.size > 1 else ""
         self.quiet_until = time.monotonic() + REPORT_SECONDS
 
@@ -339,7 +339,7 @@ def main() -> int:
             f"({loaded.weights}), {device.type}{ranks}",
             flush=True,
         )
-    made = write_images(loaded, request, arguments.output, _Progress(world, request))
+    made = write_images(loaded, request, arguments.output, _Progress(world, loaded, request))
     rank = f"rank {world.rank}: " if world.size > 1 else ""
     print(f"{rank}{made:,} images in {arguments.output}", flush=True)
     return 0

@@ -170,9 +170,9 @@ def test_it_can_be_switched_off(desk: Desk) -> None:
 
 
 def test_a_wrong_bind(desk: Desk) -> None:
-    found = desk.doctor_job(desk.binds("/no/such/folder"), status=1)
+    found = desk.doctor_job(desk.binds("/no/such/folder"), status=0)
 
-    assert found["bind"]["severity"] == "error"
+    assert found["bind"]["severity"] == "warning"  # it may exist on the nodes
     assert "/no/such/folder" in found["bind"]["what"]
 
 

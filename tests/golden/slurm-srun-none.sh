@@ -28,7 +28,8 @@ declare -A job=( # times in seconds
   [python]=/projects/venv/bin/python [address]='{host}-ib0'
   [forward_USR1]=USR1 [forward_USR2]=USR2
 )
-[ -d "$run_dir/src" ] || echo "hpc-amp: there is no run directory $run_dir on $HOSTNAME: hpc-amp submit makes it, and so does hpc-amp render --create" >&2
+[ ! -d "$run_dir" ] || [ -d "$run_dir/src" ] || echo "hpc-amp: $run_dir/src leads to no folder on $HOSTNAME: hpc-amp resume --here makes it anew" >&2
+[ -d "$run_dir" ] || echo "hpc-amp: there is no run directory $run_dir on $HOSTNAME: hpc-amp submit makes it, and so does hpc-amp render --create" >&2
 source "$run_dir/src/hpc_amp/host/begin.sh" || exit 2
 
 # Settings of the site.

@@ -18,7 +18,7 @@ from support.studies import rank_file, write_timing
 
 from hpc_amp.bench.comparison import Comparison, compare
 from hpc_amp.bench.plan import MODE
-from hpc_amp.bench.report import to_json, to_text, write_report
+from hpc_amp.bench.report import _finite, to_json, to_text, write_report
 from hpc_amp.bench.sentences import CPU
 from hpc_amp.bench.view import BENCH
 from hpc_amp.campaigns.folder import Campaign
@@ -401,3 +401,8 @@ def test_settings_differ_in_any_key_and_speedups_count_samples(tmp_path: Path) -
     assert head[:2] == ["precision", "batch_size"]
     assert [row[:2] for row in rows] == [["fp32", "32"], ["fp32", "64"], ["bf16", "-"]]
     assert "not the same batch" not in text
+
+
+def test_numbers_that_json_does_not_have_are_null() -> None:
+    content = {"a": float("nan"), "b": [1.5, float("inf")], "c": "x"}
+    assert _finite(content) == {"a": None, "b": [1.5, None], "c": "x"}

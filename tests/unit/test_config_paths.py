@@ -70,7 +70,10 @@ def test_the_schema_says_which_keys_hold_paths():
         *("train.model.weights", "train.gan.generator_weights", "train.gan.discriminator_weights"),
         *("train.images.root", "train.images.unseen_file", "train.start_from.path"),
         *(f"train.{model}.perceptual_weights" for model in ("unit", "munit")),
-        *(f"train.{model}.losses.perceptual_weights" for model in ("spade", "pix2pixhd")),
+        *(
+            f"train.{model}.losses.perceptual_weights"
+            for model in ("spade", "pix2pixhd", "vid2vid")
+        ),
         *(f"train.evaluation.{metric}.weights" for metric in ("fid", "lpips")),
     }
     assert set(paths_in(Site)) == {"bind", "host_mpi.prefix", "host_mpi.bind"}

@@ -17,6 +17,7 @@ from support.funit import NAMES, plain_train
 from support.paired import plain_train as paired
 from support.training import CPU, curve, engine, fit_until, settings
 from support.unpaired import plain_train as unpaired
+from support.vid2vid import plain_train as video
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -105,6 +106,18 @@ def test_each_phase_changes_one_network(tmp_path: Path) -> None:
         "no work in vain"
     )
     assert all(p.requires_grad for p in made.networks["discriminator"].parameters())
+
+
+def test_what_the_discriminator_thinks_is_a_probability(tmp_path: Path) -> None:
+    made = dcgan(tmp_path, epochs=1)
+    made.fit()
+    judged = made.task.judged  # type: ignore[attr-defined]
+    assert set(judged) == {"d_real", "d_fake", "g"}
+    for name, sign in (("d_real", 1), ("d_fake", -1), ("g", 1)):
+        assert 0 < judged[name] < 1
+        # By Jensen's inequality.
+        least = -(judged[name] if sign > 0 else 1 - judged[name]).log().item()
+        assert curve(tmp_path, f"train/{name}")[-1][1] >= least - 1e-6
 
 
 def test_accumulation_is_the_same_update(tmp_path: Path) -> None:
@@ -203,6 +216,7 @@ TINY: dict[str, dict[str, Any]] = {
         adversarial={"r1": 0.0},
         pix2pixhd={"enhancer": None, "instance_features": None},
     ),
+    "vid2vid": video(images={"synthetic": {"train": 16, "frames": 6}}, adversarial={"r1": 0.0}),
 }
 """A configuration of each task."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.environment import clean_environ
+from support.waiting import wait_for_file, wait_until
 
 from hpc_amp.distributed import environment
 
@@ -367,3 +369,33 @@ def test_reversed_gpus_reach_the_program(own: dict[str, str], seen: str, tmp_pat
     )
 
     assert environ_of(job, CUDA_VISIBLE_DEVICES="0,1")["CUDA_VISIBLE_DEVICES"] == seen
+
+
+def test_a_program_that_ignores_sigterm_ends_with_its_supervisor(tmp_path: Path) -> None:
+    """Nothing else would end it: it would go on in a directory that the next attempt writes to."""
+    script = "trap '' TERM; echo $$ >../part; mv ../part ../pid; while :; do sleep 0.05; done"
+    job = write_job(tmp_path, run=["bash", "-c", script], launch={"label": True})
+    world = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hpc_amp.distributed.exec", "--job", job],
+        env=clean_environ(**world, **place),
+    )
+    wait_for_file(tmp_path / "pid")
+    pid = int((tmp_path / "pid").read_text())
+
+    process.kill()
+    process.wait()
+
+    try:
+        wait_until(lambda: not _runs(pid), "the program has ended")
+    finally:
+        if _runs(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False

@@ -120,6 +120,7 @@ RECORDS = {
     "munit-small-2026-11-29.log": "lsgan",
     "unit-small-2026-11-29.log": "lsgan",
     "few-shot-2026-11-29.log": "hinge",
+    "vid2vid-small-2026-11-29.log": "lsgan",
 }
 
 

@@ -16,6 +16,7 @@ from support.funit import plain_train as few_shot
 from support.paired import plain_train as paired
 from support.training import CPU, engine, settings
 from support.unpaired import plain_train as unpaired
+from support.vid2vid import plain_train as video
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -35,6 +36,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "munit": unpaired("munit", **PENALTY),
     "funit": few_shot("funit", **PENALTY),
     "coco_funit": few_shot("coco_funit", **PENALTY),
+    "vid2vid": video(**PENALTY),
 }
 HALF = (torch.float16, torch.bfloat16)
 

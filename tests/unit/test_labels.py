@@ -290,3 +290,20 @@ def test_labelling_costs_no_import_of_torch() -> None:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert ended.stdout == "False\n"
+
+
+def test_signals_reach_a_program_whose_output_is_not_read(tmp_path: Path) -> None:
+    script = f"""
+trap 'touch {tmp_path}/got; exit 0' TERM
+head -c 1000000 /dev/zero | tr '\\0' 'x' | fold -w 99 &
+touch {tmp_path}/began
+while :; do sleep 0.05; done
+"""
+    with subprocess.Popen(
+        words("bash", "-c", script), env=clean_environ(), stdout=subprocess.PIPE
+    ) as process:
+        wait_for_file(tmp_path / "began")
+        time.sleep(1)  # the pipe is full
+        process.send_signal(signal.SIGTERM)
+        wait_for_file(tmp_path / "got")
+        process.communicate()

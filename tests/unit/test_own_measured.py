@@ -28,7 +28,7 @@ def read(folder: Path, lines: Iterable[Any], **options: Any) -> tuple[RunTiming,
 
 
 def steps(
-    times: Sequence[float], first: int = 1, every: int = 1, **values: float
+    times: Sequence[float], first: int = 1, every: int = 1, **values: float | str
 ) -> list[dict[str, Any]]:
     values = values or {"global_batch": 32}
     return [
@@ -59,7 +59,17 @@ def test_steps_after_the_warm_up_are_measured(tmp_path: Path) -> None:
     [
         (steps([0, 9, 10, 11, 12], first=0), [1, 1, 1]),  # counted from 0
         (steps([0, 9, 10, 11, 12], first=501), [1, 1, 1]),  # from a checkpoint
-        (steps([0, 20, 60], every=10), [2, 4]),  # the first 10 are the warm-up
+        (steps([0, 20, 60], first=10, every=10), [2, 4]),  # the first 10 are the warm-up
+        (steps([0, 900, 1000, 1100], first=0, every=100), [1, 1]),  # the first 100 are
+        (steps([0, 990, 1090], every=100), [1]),
+        (steps([0, 900, 1000], first=5000, every=100), [1]),  # from a checkpoint
+        (  # the second attempt goes on behind the steps of the first one
+            [
+                *steps([0, 1, 2, 3], attempt="1", global_batch=8),
+                *steps([93, 94, 96, 97], first=5, attempt="2", global_batch=8),
+            ],
+            [2, 1],
+        ),
         ([{"time": 1e9 + n, "global_batch": 8} for n in range(5)], [1, 1, 1]),  # without steps
         ([*steps([0, 1, 2, 3]), *steps([50, 51, 52, 54, 56])], [1, 2, 2]),  # a second attempt
         ([*steps([0, 1, 2, 3]), {"time": 1e9 + 3.5, "accuracy": 0.5}, "{cut", "7"], [1, 1]),
@@ -91,6 +101,54 @@ def test_a_throughput_that_the_program_measures(tmp_path: Path) -> None:
     (rank,) = timing.ranks
     assert not rank.has_batch
     assert rank.batch_size / timing.step_seconds == pytest.approx(50)
+
+
+def test_seconds_of_a_program_that_measures_its_throughput(tmp_path: Path) -> None:
+    reports = steps([float(n) for n in range(20)], samples_per_second=50.0)
+    assert len(durations(read(tmp_path, reports, seconds=3.5)[0])) == 4
+
+
+def test_steps_between_reports_are_counted(tmp_path: Path) -> None:
+    (rank,) = read(tmp_path, steps([0, 20, 60], first=10, every=10))[0].ranks
+    assert (len(rank.steps), rank.measured_steps) == (2, 20)
+
+
+@pytest.mark.parametrize("summary", [None, "{}"])
+def test_a_run_without_a_summary_is_not_measured(tmp_path: Path, summary: str | None) -> None:
+    read(tmp_path, steps([0, 1, 2, 3, 4]))
+    (tmp_path / "summary.json").unlink()
+    if summary is not None:
+        (tmp_path / "summary.json").write_text(summary)
+    timing, reason = read_reported(tmp_path, OPTIONS)
+    assert not timing.ranks
+    assert "summary.json does not say" in reason
+
+
+def test_a_report_that_cannot_be_written_is_lost_with_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from hpc_amp.distributed import report
+
+    monkeypatch.setattr(report, "_warned", False)
+    monkeypatch.setenv("HPC_AMP_RUN_DIR", str(tmp_path / "missing"))
+    monkeypatch.delenv("RANK", raising=False)
+    report.report(1, loss=1.0)
+    report.report(2, loss=1.0)
+    assert capsys.readouterr().err.count("a report is lost") == 1
+
+
+def test_a_report_tells_the_attempt_and_no_curve_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpc_amp.distributed.report import report
+    from hpc_amp.jobs.summary import newest_metrics
+
+    monkeypatch.setenv("HPC_AMP_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("HPC_AMP_ATTEMPT", "3")
+    monkeypatch.delenv("RANK", raising=False)
+    report(1, loss=2.0)
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["attempt"] == "3"
+    assert list(newest_metrics(tmp_path)) == [{"loss": 2.0}]
 
 
 @pytest.mark.parametrize(

@@ -353,12 +353,12 @@ def test_a_run_on_another_disk_is_removed_with_the_link_in_its_place(
     run_dir.symlink_to(real)
 
     shown = json.loads(host.hpc_amp("status", "--json").stdout)
-    assert [entry["run_dir"] for entry in shown] == [str(older), str(real)]
+    assert [entry["run_dir"] for entry in shown] == [str(real), str(older)]
     removed = host.hpc_amp("rm", str(run_dir), "--yes")
 
     assert removed.returncode == 0, removed.stderr
     assert not real.exists() and not run_dir.is_symlink()
-    assert os.readlink(run_dir.parent / "latest") == older.name
+    assert (run_dir.parent / "latest").read_text() == f"{older.name}\n"
 
 
 def test_prune_leaves_copies_alone(host: StubHost, run_dir: Path) -> None:
@@ -475,3 +475,25 @@ def test_a_local_run_of_another_machine(host: StubHost, where: str, state: str) 
         out.write(json.dumps(event) + "\n")
 
     assert status(host, run_dir)["state"] == state
+
+
+def test_a_moved_run_of_another_cluster_is_not_removed(host: StubHost, run_dir: Path) -> None:
+    config = host.folder / "slurm.conf"
+    config.write_text("ClusterName=alpha\n")
+    record_event(run_dir, "submitted", scheduler="slurm", cluster="beta", job_id="4242")
+    moved = run_dir.rename(host.work / "moved")
+    queue(host)
+
+    said = fails(host.hpc_amp("rm", str(moved), "--yes", SLURM_CONF=str(config)))
+
+    assert said.startswith(f"{moved} was moved, and its job was submitted on the cluster beta")
+
+
+def test_a_moved_run_that_has_finished_is_not_run_again(host: StubHost, run_dir: Path) -> None:
+    record_event(run_dir, "finished")
+    queue(host)
+    moved = run_dir.rename(host.work / "moved")
+
+    said = fails(host.hpc_amp("resume", "--here", str(moved)))
+
+    assert said == f"{moved} has finished; there is nothing to resume"

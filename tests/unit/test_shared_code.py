@@ -14,7 +14,7 @@ import pytest
 from support.stubs import StubHost, events
 
 from hpc_amp.jobs.events import record_event
-from hpc_amp.jobs.places import follow_latest
+from hpc_amp.jobs.places import follow_latest, write_latest
 from hpc_amp.jobs.shared_code import remove_unused
 
 JOB = "name: {}\nsite: slurm\nrun: [{}]\njob: {{gpus_per_node: 0}}\n"
@@ -163,7 +163,7 @@ def test_a_run_whose_weights_another_one_starts_from_is_kept(host: StubHost) -> 
 
     refused = host.hpc_amp("rm", "first", "--yes")
     assert refused.returncode == 2
-    assert f"{second} starts from the weights of {first}" in refused.stderr
+    assert f"{second} needs files of {first}" in refused.stderr
     assert host.hpc_amp("prune", "--keep", "0", "--yes").stdout == "there is nothing to remove\n"
     record_event(second, "finished")
     (host.state / "queue").write_text("")
@@ -204,3 +204,48 @@ def test_a_link_of_an_older_version_is_replaced(host: StubHost) -> None:
     assert found["run_dir"] == str(first)
     submitted(host, "a")
     assert not (first.parent / "latest").is_symlink()
+
+
+def test_a_file_latest_of_somebody_else_stays(host: StubHost) -> None:
+    """DeepSpeed writes the name of its newest checkpoint to a file of this name."""
+    run_dir = submitted(host)
+    own = run_dir / "latest"
+    own.write_text("global_step1000\n")
+
+    write_latest(run_dir)
+    assert own.read_text() == "global_step1000\n"
+    own.write_text(f"{run_dir.name}\n")
+    write_latest(run_dir)
+    assert not own.exists()
+
+
+def test_a_copy_is_kept_for_runs_that_are_elsewhere_or_named_otherwise(host: StubHost) -> None:
+    run_dir = submitted(host)
+    (copy,) = copies(host)
+    make_old(copy)
+    renamed = run_dir.rename(run_dir.with_name("best"))
+    assert remove_unused([host.work / "runs"]) == 0
+    # The link leads nowhere as long as the folder of runs has another path.
+    moved = (host.work / "runs").rename(host.work / "other")
+    assert remove_unused([moved]) == 0
+    shutil.rmtree(moved / "a" / renamed.name)
+    assert remove_unused([moved]) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_nobody_runs_code_that_another_user_can_change(host: StubHost) -> None:
+    submitted(host)
+    shared = host.work / "runs" / ".hpc_amp" / "src"
+    os.chown(shared, 4711, 4711)
+
+    assert not (submitted(host) / "src").is_symlink()
+
+
+def test_what_is_left_of_a_removed_run_goes_at_the_next_prune(host: StubHost) -> None:
+    run_dir = submitted(host)
+    remains = run_dir.with_name(f".removed-{run_dir.name}")
+    remains.mkdir()
+    (remains / ".nfs0001").touch()
+
+    assert host.hpc_amp("prune", "--keep", "5", "--yes").returncode == 0
+    assert not remains.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -106,3 +107,64 @@ def _runs(pid: int) -> bool:
         return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return False
+
+
+COUNTING = """
+import os, signal, sys, time
+for number in (signal.SIGUSR1, signal.SIGTERM):
+    signal.signal(number, lambda number, frame: print(number, flush=True))
+print("ready", flush=True)
+end = time.monotonic() + 1.5
+while time.monotonic() < end:
+    time.sleep(0.05)
+"""
+
+
+def test_two_signals_in_short_order_reach_the_program_once_each(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SUPERVISE, str(tmp_path / "stopped"), sys.executable, "-c"]
+    with subprocess.Popen(
+        [*command, COUNTING],
+        env=clean_environ(),
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.3)  # the witness is started after the program
+
+        os.killpg(process.pid, signal.SIGUSR1)
+        time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGTERM)
+
+        got = sorted(int(line) for line in process.stdout)
+    assert got == sorted([signal.SIGUSR1, signal.SIGTERM])
+
+
+def test_it_ends_by_a_real_time_signal(tmp_path: Path) -> None:
+    number = signal.SIGRTMIN + 3
+    assert status(tmp_path / "stopped", f"kill -{number} $$") == -number
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        words(tmp_path / "stopped", "kill -HUP $$; exit 3"),
+        env=clean_environ(),
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    assert ended.returncode == 3
+
+
+def test_more_files_than_select_can_take(tmp_path: Path) -> None:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    opened = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (2000, {most}))\n"
+        "import os\nfor _ in range(1100): os.dup(0)\n"
+    )
+    command = [sys.executable, "-c", opened + SUPERVISE, str(tmp_path / "stopped")]
+    ended = subprocess.run(
+        [*command, "sh", "-c", "sleep 0.3; exit 3"],
+        env=clean_environ(), check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert ended.returncode == 3

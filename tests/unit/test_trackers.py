@@ -16,10 +16,11 @@ import pytest
 from click.testing import CliRunner
 from support.environment import REPOSITORY
 
+from hpc_amp.campaigns.found import runs_of
 from hpc_amp.cli.app import app
 from hpc_amp.distributed.world import World
 from hpc_amp.errors import UsageError
-from hpc_amp.jobs.export import export, runs_of
+from hpc_amp.jobs.export import export
 from hpc_amp.trackers import registry, thread
 from hpc_amp.trackers.base import Tracker
 from hpc_amp.trackers.registry import TRACKERS

@@ -16,7 +16,7 @@ from hpc_amp.gan.data.folders import (
     scan_pairs,
 )
 
-_SAMPLES = Fixed("the run has learned from these samples, in an order that follows from them")
+SAMPLES = Fixed("the run has learned from these samples, in an order that follows from them")
 
 
 def image_sides(value: list[int]) -> None:
@@ -32,7 +32,7 @@ def two_names(value: list[str]) -> None:
 
 
 Sides = Annotated[list[int], image_sides]
-Name = Annotated[Literal["synthetic", "folder"], _SAMPLES]
+Name = Annotated[Literal["synthetic", "folder"], SAMPLES]
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -81,7 +81,7 @@ class GanData:
     `synthetic` draws the images."""
     root: Path = "data"
     """Folder of the files, relative to where `submit` was called."""
-    image_size: Annotated[Sides, _SAMPLES] = field(default_factory=lambda: [32])
+    image_size: Annotated[Sides, SAMPLES] = field(default_factory=lambda: [32])
     """`[height, width]` in pixels of the images that the networks see, or `[side]` of squares."""
     load_size: Sides | None = None
     """Size in pixels to which a training image is scaled before a random part of `image_size` is
@@ -119,7 +119,7 @@ class PairedData(GanData):
 
     inputs: Annotated[Literal["labels", "images"], NETWORK] = "labels"
     """What the generator makes an image from: a map of label ids, or another image."""
-    reverse: Annotated[bool, _SAMPLES] = False
+    reverse: Annotated[bool, SAMPLES] = False
     """Pairs of images: make the first image of a pair (A) from the second (B)."""
     labels: Annotated[int, between(2, 256), NETWORK] = 6
     """Number of label ids, without `ignore_label`."""
@@ -128,7 +128,7 @@ class PairedData(GanData):
     labels, and larger ids count one less: with 0, the ids 1 to 150 of a file become 0 to 149."""
     instances: Annotated[bool, NETWORK] = False
     """Read maps of instances too. The generator sees the edges between them in one more channel."""
-    synthetic: Annotated[SyntheticSamples, _SAMPLES] = field(default_factory=SyntheticSamples)
+    synthetic: Annotated[SyntheticSamples, SAMPLES] = field(default_factory=SyntheticSamples)
     """Size of the synthetic set, where it is used. It has `labels` labels, but at most 8."""
 
     @property
@@ -157,10 +157,10 @@ class PairedData(GanData):
 class UnpairedData(GanData):
     """Images of two domains, A and B, which are not pairs."""
 
-    domains: Annotated[list[str], two_names, _SAMPLES] = field(default_factory=list)
+    domains: Annotated[list[str], two_names, SAMPLES] = field(default_factory=list)
     """Names of the folders of A and B. Default: `A` and `B` (`trainA`, `trainB`), or the only two
     folders in `train`."""
-    synthetic: Annotated[SyntheticDomains, _SAMPLES] = field(default_factory=SyntheticDomains)
+    synthetic: Annotated[SyntheticDomains, SAMPLES] = field(default_factory=SyntheticDomains)
     """Size of the synthetic set, where it is used."""
 
     def scan(self) -> tuple[UnpairedFiles, UnpairedFiles]:
@@ -188,7 +188,7 @@ class ClassData(GanData):
     unseen_file: Annotated[Path | None, NETWORK] = None
     """File with the names of the classes that are held out, one in each line, instead of
     `unseen`."""
-    synthetic: Annotated[SyntheticClasses, _SAMPLES] = field(default_factory=SyntheticClasses)
+    synthetic: Annotated[SyntheticClasses, SAMPLES] = field(default_factory=SyntheticClasses)
     """Size of the synthetic set, where it is used."""
 
     def scan(self) -> ClassFolder:

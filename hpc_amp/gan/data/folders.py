@@ -144,9 +144,9 @@ _EXPECTED = {
 
 def _pairs(root: Path, layout: _Layout, inputs: str, instances: bool) -> PairedFiles:
     folder, other = root / layout.images, root / layout.partners
-    images = _by_name(folder, layout.image_ending)
-    partners = _by_name(other, layout.partner_ending)
-    _check_partners(images, partners, folder, other)
+    images = by_name(folder, layout.image_ending)
+    partners = by_name(other, layout.partner_ending)
+    check_partners(images, partners, folder, other)
     paths, others = list(images.values()), [partners[name] for name in images]
     maps = _instances(root / layout.instances, layout, images, folder) if instances else None
     if inputs == "labels":
@@ -157,14 +157,15 @@ def _pairs(root: Path, layout: _Layout, inputs: str, instances: bool) -> PairedF
 def _instances(folder: Path, layout: _Layout, images: dict[str, str], other: Path) -> list[str]:
     if not folder.is_dir():
         raise FolderError(f"no maps of instances in {folder}: set instances=false to do without")
-    found = _by_name(folder, layout.instance_ending)
-    _check_partners(images, found, other, folder)
+    found = by_name(folder, layout.instance_ending)
+    check_partners(images, found, other, folder)
     return [found[name] for name in images]
 
 
-def _check_partners(
+def check_partners(
     images: dict[str, str], partners: dict[str, str], folder: Path, other: Path
 ) -> None:
+    """Raise FolderError where a file, by its name, is in one of two folders alone."""
     for have, lack, here, there in (
         (images, partners, folder, other),
         (partners, images, other, folder),
@@ -322,7 +323,7 @@ def _images(folder: Path, ending: str = "") -> list[str]:
     return sorted(paths)
 
 
-def _by_name(folder: Path, ending: str) -> dict[str, str]:
+def by_name(folder: Path, ending: str = "") -> dict[str, str]:
     """The image files in a folder by what partners have in common: the path below `folder` without
     the suffix. Raises FolderError where two files have one name."""
     files: dict[str, str] = {}

@@ -87,7 +87,7 @@ class Place:
         if self.device.type == "cuda":
             stacked = stacked.pin_memory()  # so that the copy to the device is not waited for
         stacked = stacked.to(self.device, non_blocking=True)
-        if stacked.ndim < 4:
+        if stacked.ndim < 4 or stacked.dtype != torch.uint8:
             return stacked
         last = self.train.channels_last and stacked.ndim == 4
         order = torch.channels_last if last else torch.contiguous_format

@@ -38,6 +38,12 @@ from hpc_amp.gan.data.synthetic import (
     DrawnPairs,
     labels_of,
 )
+from hpc_amp.gan.video.batches import VideoBatch
+from hpc_amp.gan.video.config import VideoData
+from hpc_amp.gan.video.flows import read_flow
+from hpc_amp.gan.video.folders import VideoFiles
+from hpc_amp.gan.video.sets import VideoSet
+from hpc_amp.gan.video.synthetic import DrawnVideos
 
 T = TypeVar("T")
 
@@ -115,6 +121,66 @@ def _parts(files: PairedFiles) -> PairedParts:
         instances=None if files.instances is None else MapFiles(files.instances, colours=True),
         inputs=None if files.inputs is None else ImageFiles(files.inputs, halves[1]),
     )
+
+
+def prepare_videos(
+    data: VideoData, train: Train, world: World, device: torch.device
+) -> Prepared[VideoBatch]:
+    """The sequences that `data` names. Called as `prepare_paired`."""
+    _check_load_size(data)
+    place = Place(train, world, device)
+    if data.name == "synthetic":
+        labels = min(data.labels, len(COLOURS))
+        training, test = (drawn_videos(data, labels, split) for split in ("train", "test"))
+        return _prepare(
+            "SYNTHETIC videos",
+            training,
+            test,
+            Readers(0),
+            place,
+            synthetic=True,
+            labels_of=partial(labels_of, labels=labels),
+        )
+    training, test = (_video_files(files, data) for files in _scan(world, data.scan_sequences))
+    return _prepare(data.folder.name, training, test, _readers(data, world), place)
+
+
+def drawn_videos(data: VideoData, labels: int, split: str) -> VideoSet:
+    """The sequences of a split of a synthetic set, with `labels` labels."""
+    count = data.synthetic.train if split == "train" else data.synthetic.test
+    drawn = DrawnVideos(count, labels, data.size, data.synthetic, split)
+    frames = drawn.frames
+    from_labels = data.inputs == "labels"
+
+    def ids(number: int) -> Tensor:
+        found = frames[number].labels
+        if data.ignore_label is None:
+            return found
+        return found + (found >= data.ignore_label)  # as in files: no pixel has that id
+
+    parts = PairedParts(
+        DrawnImages(len(frames), lambda number: frames[number].image),
+        labels=DrawnMaps(ids) if from_labels else None,
+        instances=DrawnMaps(lambda number: frames[number].instances) if data.instances else None,
+        inputs=None if from_labels else DrawnImages(len(frames), drawn.picture),
+    )
+
+    def flow(number: int) -> tuple[Tensor, Tensor]:
+        return frames[number].flow, frames[number].known
+
+    return VideoSet(parts, drawn.lengths, flow if data.flow == "known" else None, data)
+
+
+def _video_files(files: VideoFiles, data: VideoData) -> VideoSet:
+    paths = files.flows
+
+    def flow(number: int) -> tuple[Tensor, Tensor]:
+        assert paths is not None
+        path = paths[number]
+        assert path is not None  # the first frame of a sequence is not asked for
+        return read_flow(path)
+
+    return VideoSet(_parts(files.frames), files.lengths, None if paths is None else flow, data)
 
 
 def prepare_unpaired(

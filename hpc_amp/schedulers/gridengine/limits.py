@@ -11,6 +11,7 @@ from hpc_amp.config.units import parse_duration
 from hpc_amp.errors import SchedulerError
 from hpc_amp.finding import Finding
 from hpc_amp.schedulers.base import Client
+from hpc_amp.schedulers.gridengine.grammar import names_of
 from hpc_amp.schedulers.gridengine.slots import environment, slots_of_node
 
 _NEVER = "Grid Engine would refuse the job, or never start it"
@@ -18,13 +19,19 @@ _NEVER = "Grid Engine would refuse the job, or never start it"
 
 def check_limits(job: Job, site: Site, client: Client) -> Iterator[Finding]:
     """Yield findings on the time limit of the job's queue and on the rule of its parallel
-    environment. None if Grid Engine does not answer."""
+    environment. What a directive sets, or skip_directives leaves out, is not checked. None if Grid
+    Engine does not answer."""
+    own = {*site.skip_directives, *job.resources.skip_directives}
+    for line in (*site.directives, *job.resources.directives):
+        own |= names_of(line)
     try:
         queues = client.ask("qconf", "-sql").stdout.split()
         if not queues:
             return
-        yield from _check_queue(job, queues, client)
-        yield from _check_environment(job, site, client)
+        if "-q" not in own:
+            yield from _check_queue(job, queues, client, own_walltime="-l h_rt" in own)
+        if "-pe" not in own:
+            yield from _check_environment(job, site, client)
     except SchedulerError:
         return
 
@@ -38,7 +45,9 @@ def check_configuration(client: Client) -> Iterator[Finding]:
         return
 
 
-def _check_queue(job: Job, queues: list[str], client: Client) -> Iterator[Finding]:
+def _check_queue(
+    job: Job, queues: list[str], client: Client, *, own_walltime: bool
+) -> Iterator[Finding]:
     queue = job.resources.queue
     if queue is None or not re.fullmatch(
         r"[\w.+-]+", queue
@@ -47,6 +56,8 @@ def _check_queue(job: Job, queues: list[str], client: Client) -> Iterator[Findin
     if queue not in queues:
         fix = f"the queues are {', '.join(sorted(queues))}"
         yield Finding("sched", "error", f"there is no queue {queue}", _NEVER, fix)
+        return
+    if own_walltime:
         return
     shown = fields_of(client.ask("qconf", "-sq", queue).stdout).get("h_rt", "")
     limit = _seconds(shown)
@@ -62,7 +73,10 @@ def _check_environment(job: Job, site: Site, client: Client) -> Iterator[Finding
         return
     rule = fields_of(client.ask("qconf", "-sp", name).stdout).get("allocation_rule")
     if rule is None:
-        names = ", ".join(client.ask("qconf", "-spl").stdout.split())
+        listed = client.ask("qconf", "-spl")
+        if listed.returncode != 0 or name in listed.stdout.split():  # it may have other reasons
+            return
+        names = ", ".join(listed.stdout.split())
         what = f"there is no parallel environment {name}"
         fix = f"set options of the site file; the environments are {names or 'none'}"
         yield Finding("sched", "error", what, _NEVER, fix)

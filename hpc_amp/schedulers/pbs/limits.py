@@ -22,32 +22,43 @@ def check_limits(job: Job, site: Site, client: Client) -> Iterator[Finding]:
     options = [option for line in lines for option in GRAMMAR.parse_line(f" {line}").options]
     entries = {name for option in options for name, _ in GRAMMAR.entries(option) or ()}
     named = next((option.value for option in options[::-1] if option.name == "q"), None)
-    if named is None and "-q" not in site.skip_directives:
+    skipped = {*site.skip_directives, *job.resources.skip_directives}
+    if named is None and "-q" not in skipped:
         named = job.resources.queue
     try:
         found = _attributes(client.output("qstat", "-Qf"), "Queue")
-        if named is None:
-            (server, *_) = _attributes(client.output("qstat", "-Bf"), "Server").values()
-            named = server.get("default_queue")
+        ((server, attributes), *_) = _attributes(client.output("qstat", "-Bf"), "Server").items()
+        named = named or attributes.get("default_queue")
     except (SchedulerError, ValueError):
         return
     if not found or named is None or "@" in named:  # the queue of another server
         return
+    destinations = _destinations(named, found, server)
+    if destinations is None:
+        return
+    own = {*entries, *(one.removeprefix("-l ") for one in skipped)}
+    walltime = None if "walltime" in own else parse_duration(job.resources.walltime)
     request = Request(
-        nodes=job.resources.nodes,
-        gpus=0,
-        walltime=None if "walltime" in entries else parse_duration(job.resources.walltime),
+        nodes=None if own & {"select", "nodes"} else job.resources.nodes, gpus=0, walltime=walltime
     )
     queues = [_queue(name, values) for name, values in found.items()]
-    yield from check_queues(request, queues, _destinations(named, found), "queue")
+    yield from check_queues(request, queues, destinations, "queue")
 
 
-def _destinations(name: str, queues: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """The queues that may run a job in the queue `name`."""
+def _destinations(
+    name: str, queues: Mapping[str, Mapping[str, str]], server: str
+) -> list[str] | None:
+    """The queues that may run a job in the queue `name`. None if another server than `server` may
+    run it, whose queues are not known here."""
     own = queues.get(name, {})
     if own.get("queue_type") != "Route":
         return [name]
-    names = [one.partition("@")[0].strip() for one in own.get("route_destinations", "").split(",")]
+    names = []
+    for destination in own.get("route_destinations", "").split(","):
+        queue, _, host = destination.strip().partition("@")
+        if host and host.partition(":")[0].partition(".")[0] != server.partition(".")[0]:
+            return None
+        names.append(queue)
     return [one for one in names if one in queues] or [name]
 
 

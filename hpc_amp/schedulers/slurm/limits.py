@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
@@ -21,6 +22,7 @@ from hpc_amp.schedulers.slurm.grammar import GRAMMAR
 # limits of a partition, and sites choose a partition by a QOS or a constraint in a plugin.
 _OTHER_LIMITS = ("qos", "reservation")
 _CHOOSE_PARTITION = ("constraint", "clusters")
+_GPUS = {"--gpus-per-node", "--gres", "--gpus", "--gpus-per-task", "--gpus-per-socket"}
 
 
 def node_architectures(job: Job) -> set[str]:
@@ -61,8 +63,9 @@ def check_limits(job: Job, site: Site, client: Client) -> Iterator[Finding]:
     options = _directives(job, site)
     if any(options.all(name) for name in _OTHER_LIMITS):
         return
+    skipped = {*site.skip_directives, *job.resources.skip_directives}
     named = options.last("partition")
-    if named is None and "--partition" not in site.skip_directives:
+    if named is None and "--partition" not in skipped:
         named = job.resources.queue
     if named is None and any(options.all(name) for name in _CHOOSE_PARTITION):
         return
@@ -72,18 +75,53 @@ def check_limits(job: Job, site: Site, client: Client) -> Iterator[Finding]:
         )
     except SchedulerError:
         return
+    if answer.count("CLUSTER:") > 1:  # SLURM_CLUSTERS: the first one that is free takes the job
+        return
     rows = [line.strip().split("|") for line in answer.splitlines() if line.count("|") == 5]
     default = next((row[0].rstrip("*") for row in rows if row[0].endswith("*")), None)
     wanted = named or default
     if wanted is None or not rows:
         return
+    own = skipped | {f"--{option.name}" for option in options.options}
+    asks_gpus = site.gpu_request != "none" and not own & _GPUS
     request = Request(
-        nodes=job.resources.nodes,
-        gpus=job.resources.gpus_per_node if site.gpu_request != "none" else 0,
-        walltime=None if options.all("time") else parse_duration(job.resources.walltime),
+        nodes=None if "--nodes" in own else job.resources.nodes,
+        gpus=job.resources.gpus_per_node if asks_gpus else 0,
+        walltime=None if "--time" in own else parse_duration(job.resources.walltime),
     )
     queues = _queues(rows, site.gpu_type)
-    yield from check_queues(request, queues, wanted.split(","), "partition")
+    names = wanted.split(",")
+    if not [*check_queues(request, queues, names, "partition")]:
+        return
+    queues = [_with_hidden_nodes(q, client) if q.name in names else q for q in queues]
+    found = list(check_queues(request, queues, names, "partition"))
+    if named is None and _plugin_may_choose(client):
+        found = [replace(one, severity="warning") for one in found]
+    yield from found
+
+
+def _with_hidden_nodes(queue: Queue, client: Client) -> Queue:
+    """The partition with all its nodes: sinfo leaves out those of a cloud that are switched off,
+    and their GPUs are not known. The partition as it is if scontrol shows no more nodes."""
+    try:
+        shown = client.output("scontrol", "--oneliner", "--all", "show", "partition", queue.name)
+    except SchedulerError:
+        return queue
+    facts = next(iter(reports.records(shown)), {})
+    total = facts.get("TotalNodes", "")
+    if not total.isdecimal() or int(total) <= (queue.nodes or 0):
+        return queue
+    return replace(queue, nodes=int(total), gpus=None)
+
+
+def _plugin_may_choose(client: Client) -> bool:
+    """Whether a plugin of the site may put a job that names no partition into another one than the
+    default."""
+    try:
+        shown = client.output("scontrol", "show", "config")
+    except SchedulerError:
+        return False
+    return reports.settings(shown).get("JobSubmitPlugins", "(null)") not in ("", "(null)")
 
 
 def _directives(job: Job, site: Site) -> Options:
@@ -103,6 +141,8 @@ def _queues(rows: list[list[str]], gpu_type: str | None) -> list[Queue]:
         _, state, limit, size, _, _ = own[0]
         fewest, _, most = size.rpartition("-")
         groups = [(_gpus(row[5], gpu_type), int(row[4])) for row in own if row[4].isdecimal()]
+        nodes = sum(number for _, number in groups)
+        others = {kind for row in own for kind in reports.gpus(row[5])}
         queues.append(
             Queue(
                 name=name,
@@ -110,8 +150,9 @@ def _queues(rows: list[list[str]], gpu_type: str | None) -> list[Queue]:
                 longest=reports.seconds(limit),
                 fewest_nodes=int(fewest) if fewest.isdecimal() else 1,
                 most_nodes=int(most) if most.isdecimal() else None,
-                gpus=tuple(groups),
-                nodes=sum(number for _, number in groups),
+                gpus=tuple(groups) if nodes else None,
+                other_gpus="" if any(gpus for gpus, _ in groups) else ", ".join(sorted(others)),
+                nodes=nodes or None,  # 0: those of a cloud are all switched off
             )
         )
     return queues

@@ -44,6 +44,9 @@ class Dcgan(Task):
     best: ClassVar[Best] = Best("frechet_random", "lowest")
     train: DcganConfig
     data: PreparedData
+    judged: dict[str, Tensor]
+    """For each loss of the newest batch, by name, what the discriminator judged of its images: the
+    mean probability that they are real. `examples/dcgan` prints it."""
 
     def prepare_data(self) -> TrainingData:
         """Find, download or generate the images."""
@@ -51,6 +54,7 @@ class Dcgan(Task):
         self.data_name = self.data.name
         self.synthetic = self.data.synthetic
         self.normalization = self.data.training.normalization
+        self.judged = {}
         size = (self.train.gan.image_size, self.train.gan.image_size)
         self._distances = SetDistances(
             ("images",),
@@ -164,5 +168,6 @@ class Dcgan(Task):
         """The mean binary cross entropy of `logits` [B] in fp32. `label` is that of all images: 1
         for real, 0 for generated."""
         logits = logits.float()
+        self.judged[name] = logits.detach().sigmoid().mean()
         labels = torch.full_like(logits, label)
         return {name: F.binary_cross_entropy_with_logits(logits, labels)}

@@ -1,0 +1,109 @@
+"""The files of a set of videos: a folder for each sequence. Only names are looked at here.
+
+Standard library only: the machine that submits looks, too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hpc_amp.gan.data.folders import FolderError, PairedFiles, by_name, check_partners
+
+_TESTS = ("test", "val")
+
+
+@dataclass(frozen=True, slots=True)
+class VideoFiles:
+    """The sequences of a split. Frames are numbered through, from sequence to sequence."""
+
+    frames: PairedFiles
+    """The files of all frames, partners at the same position."""
+    lengths: tuple[int, ...]
+    """How many frames each sequence has."""
+    flows: list[str | None] | None = None
+    """A file for each frame but the first ones of the sequences."""
+
+
+def scan_videos(
+    root: Path,
+    inputs: Literal["labels", "images"],
+    *,
+    instances: bool,
+    reverse: bool,
+    flow: bool,
+) -> tuple[VideoFiles, VideoFiles]:
+    """The sequences for training and those for evaluation, in the layout of vid2vid: `train_A` has
+    what frames are made from, `train_B` the frames, `train_inst` instance maps and `train_flow`
+    flows, each in one folder for a sequence, under the same names. `test_...` or `val_...` are the
+    same for evaluation. Raises FolderError where a folder or a partner is missing."""
+    if not root.is_dir():
+        raise FolderError(f"there is no folder {root}: name the folder of the data in root")
+    held_out = next((each for each in _TESTS if (root / f"{each}_A").is_dir()), None)
+    if not (root / "train_A").is_dir() or held_out is None:
+        raise FolderError(
+            f"no videos in {root}: expected train_A and train_B, and test_A and test_B, with a "
+            "folder for each sequence"
+        )
+    train, test = (
+        _scan_split(root, split, inputs, instances=instances, reverse=reverse, flow=flow)
+        for split in ("train", held_out)
+    )
+    return train, test
+
+
+def _scan_split(
+    root: Path,
+    split: str,
+    inputs: Literal["labels", "images"],
+    *,
+    instances: bool,
+    reverse: bool,
+    flow: bool,
+) -> VideoFiles:
+    shown, made = (root / f"{split}_{part}" for part in ("BA" if reverse else "AB"))
+    for folder in (shown, made):
+        if not folder.is_dir():
+            raise FolderError(f"there is no folder {folder}")
+    frames, partners = by_name(made), by_name(shown)
+    check_partners(frames, partners, made, shown)
+    maps: dict[str, str] | None = None
+    if instances:
+        folder = root / f"{split}_inst"
+        if not folder.is_dir():
+            raise FolderError(f"no maps of instances in {folder}: set instances=false")
+        maps = by_name(folder)
+        check_partners(frames, maps, made, folder)
+    # A folder of a sequence may have folders, which are other sequences.
+    names = sorted(frames, key=lambda name: (os.path.dirname(name), name))
+    sequences = [list(group) for _, group in itertools.groupby(names, os.path.dirname)]
+    if "" in {os.path.dirname(name) for name in names}:
+        raise FolderError(f"{made} has frames outside of the folders of sequences")
+    paths, shown_paths = [frames[name] for name in names], [partners[name] for name in names]
+    files = PairedFiles(
+        paths,
+        labels=shown_paths if inputs == "labels" else None,
+        inputs=shown_paths if inputs == "images" else None,
+        instances=None if maps is None else [maps[name] for name in names],
+    )
+    flows = _flows(root / f"{split}_flow", sequences) if flow else None
+    return VideoFiles(files, tuple(map(len, sequences)), flows)
+
+
+def _flows(folder: Path, sequences: Sequence[Sequence[str]]) -> list[str | None]:
+    """The file of the flow of each frame. Raises FolderError if one is missing."""
+    if not folder.is_dir():
+        raise FolderError(f"no flows in {folder}: set flow=none to do without")
+    found: list[str | None] = []
+    for names in sequences:
+        found.append(None)
+        for name in names[1:]:
+            path = folder / f"{name}.flo"
+            if not path.is_file():
+                raise FolderError(f"there is no flow {path} from {name} to the frame before it")
+            found.append(str(path))
+    return found

@@ -1,0 +1,2 @@
+"""vid2vid (Wang et al., 2018): video from sequences of label maps, whose frames follow each
+other."""

@@ -1,0 +1,73 @@
+"""vid2vid on two ranks: as on one, exact resume, and generated sequences."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.rank_trainings import check_resume, run_on, train_models
+from support.training import curve
+from support.vid2vid import LOSSES, METRICS, plain_train
+from support.video import write_videos
+from support.warm import Warm
+
+from hpc_amp.config.schema import Job, to_plain
+
+pytestmark = pytest.mark.ranks
+
+COMMON: dict[str, Any] = {
+    "log_every": 1,
+    "device": "cpu",
+    "checkpoint": {"every": "100epochs"},
+    "epochs": 2,
+}
+# As in test_gan_models_ranks.py.
+PARITY: dict[str, Any] = {
+    **COMMON,
+    "precision": {"mode": "fp32"},
+    "adversarial": {"eps": 1e-2},
+}
+FP16: dict[str, Any] = {
+    **COMMON,
+    "precision": {"mode": "fp16", "init_scale": 2.0**20, "growth_interval": 2},
+    "accumulate": 2,
+    "ema": 0.9,
+}
+STOP = 4
+"""In the middle of the second epoch, whose sequences are longer."""
+
+
+def test_two_ranks_train_resume_and_generate_as_one(warm: Warm, tmp_path: Path) -> None:
+    """The same sequences in each step, the same losses and metrics, also where sequences grow; a
+    resume under fp16 with overflows and accumulation is bit-exact. Then both ranks generate what
+    one does, each its share of the sequences."""
+    train_models(warm, tmp_path, {"vid2vid": (plain_train(**PARITY), plain_train(**FP16))}, STOP)
+    folder = tmp_path / "vid2vid"
+    one, two = (folder / f"parity-{ranks}" for ranks in (1, 2))
+    for loss in LOSSES:
+        expected, seen = (curve(run, f"train/{loss}") for run in (one, two))
+        assert len(expected) == len(seen) == 6
+        assert [v for _, v in seen] == pytest.approx([v for _, v in expected], rel=2e-2, abs=2e-3)
+    for metric in METRICS:
+        expected, seen = (curve(run, f"eval/{metric}") for run in (one, two))
+        assert [step for step, _ in seen] == [step for step, _ in expected] == [3, 6]
+        assert [v for _, v in seen] == pytest.approx([v for _, v in expected], rel=2e-2, abs=1e-3)
+    curves = [*(f"train/{loss}" for loss in LOSSES), *(f"eval/{metric}" for metric in METRICS)]
+    check_resume(folder / "stopped", folder / "whole", STOP, curves)
+
+    write_videos(tmp_path / "data", sequences=3)
+    plain = {**to_plain(Job(name="vid2vid")), "train": plain_train(**PARITY)}
+    (one / "job.json").write_text(json.dumps({"job": plain}))
+    words = ["-m", "hpc_amp.train.generate", one, "--input", tmp_path / "data/test_A"]
+    words += ["--instances", tmp_path / "data/test_inst", "--device", "cpu"]
+    made = {}
+    for ranks in (1, 2):
+        output = tmp_path / f"out {ranks}"
+        said = run_on(warm, ranks, *words, "--output", output)
+        files = sorted(path for path in output.rglob("*.png"))
+        made[ranks] = {str(file.relative_to(output)): file.read_bytes() for file in files}
+    assert "rank 0: 8 images in" in said and "rank 1: 4 images in" in said
+    assert len(made[1]) == 12 and made[2] == made[1]
+    assert "scene 2/frame-003.png" in made[1]

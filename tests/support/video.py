@@ -1,0 +1,36 @@
+"""Folders of video in the layout of vid2vid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PIL import Image
+
+from hpc_amp.gan.video.config import SyntheticVideos
+from hpc_amp.gan.video.flows import write_flow
+from hpc_amp.gan.video.synthetic import DrawnVideos
+
+
+def write_videos(
+    root: Path, *, size: tuple[int, int] = (16, 16), labels: int = 4, sequences: int = 2
+) -> dict[str, DrawnVideos]:
+    """Synthetic sequences of 4 frames as files, for training and as a test; by split."""
+    drawn = {}
+    for split in ("train", "test"):
+        config = SyntheticVideos(frames=4)
+        videos = drawn[split] = DrawnVideos(sequences, labels, size, config, split)
+        for number, frame in enumerate(videos.frames):
+            name = f"scene {number // 4}/frame-{number % 4:03d}"
+            for part, pixels in (
+                ("A", frame.labels),
+                ("B", frame.image),
+                ("inst", frame.instances),
+            ):
+                path = root / f"{split}_{part}" / f"{name}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(pixels.numpy()).save(path)
+            if number % 4:
+                path = root / f"{split}_flow" / f"{name}.flo"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_flow(path, frame.flow, frame.known)
+    return drawn

@@ -1,0 +1,302 @@
+"""vid2vid: networks, losses, phases, number formats, resume, generated sequences."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.gan_checks import check_number_formats, check_phases, check_resume
+from support.training import CPU, settings
+from support.vid2vid import LOSSES, METRICS, plain_train, vid2vid
+from support.video import write_videos
+from torch import Tensor, nn
+
+from hpc_amp.distributed.world import World
+from hpc_amp.errors import KeyProblem
+from hpc_amp.gan.generation import Request
+from hpc_amp.gan.inputs import images_below
+from hpc_amp.gan.video.batches import conditions
+from hpc_amp.gan.video.consistency import consistency_sums, flow_loss
+from hpc_amp.gan.video.discriminators import time_windows
+from hpc_amp.gan.video.warp import correlation, warp
+from hpc_amp.tasks.build import build_task
+from hpc_amp.train.engine import Engine
+
+pytestmark = pytest.mark.usefixtures("one_thread", "seed_zero")
+
+
+def test_each_phase_moves_all_of_its_networks_and_nothing_else(tmp_path: Path) -> None:
+    """DDP waits for each parameter. Also in the shortest sequences that are allowed."""
+    made = vid2vid(tmp_path)
+    check_phases(made, buffers=False)
+    assert {loss for update in made.updates for loss in update.losses} == set(LOSSES)
+    assert made.updates[0].phase.networks == ("discriminator", "temporal_discriminator")
+
+
+def test_a_sequence_is_one_forward_pass_of_each_network(tmp_path: Path) -> None:
+    """So the ranks exchange the gradients of a network once in a step, and not once a frame."""
+    made = vid2vid(tmp_path, adversarial={"r1": 0.0})
+    calls: list[str] = []
+    for name, network in made.networks.items():
+        network.register_forward_hook(lambda *_, name=name: calls.append(name))
+    made.train_step(next(made.data.epoch(1)))
+    assert sorted(calls) == [
+        *["discriminator"] * 2,
+        *["generator"] * 2,
+        *["temporal_discriminator"] * 2,
+    ]
+
+
+def test_without_time_and_flow_there_are_fewer_losses(tmp_path: Path) -> None:
+    networks = {"temporal": {"scales": 0}, "losses": {"flow": 0.0, "mask": 0.0, "perceptual": 0.0}}
+    made = vid2vid(
+        tmp_path, vid2vid=networks, images={"flow": "none"}, adversarial={"r1": 0.0}, epochs=1
+    )
+    assert list(made.networks) == ["generator", "discriminator"]
+    assert list(made.updates[1].losses) == ["gan", "features", "warp"]
+    made.fit()
+    assert set(made.metrics) == {*METRICS[:5]}
+
+
+@pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16", "O1", "O2"])
+def test_convolutions_are_half_and_flows_masks_and_frames_fp32(mode: str, tmp_path: Path) -> None:
+    made = vid2vid(tmp_path, precision=mode, adversarial={"r1": 0.0})
+    generator: Any = made.networks["generator"]
+    wide: list[Tensor] = []
+    generator.flow.register_forward_hook(lambda *seen: wide.extend(seen[2]))
+    check_number_formats(made, mode)
+    assert set(METRICS) <= set(made.metrics)
+    (batch,) = next(made.data.epoch(0))
+    with made.policy.autocast():
+        outputs = generator(conditions(batch, made.train.images))  # type: ignore[attr-defined]
+    assert len(wide) > 4 and {x.dtype for x in (*wide, *outputs)} == {torch.float32}
+    for update in made.updates:
+        update.run([batch], lambda: None)  # overflows at first, perhaps
+        assert all(p.isfinite().all() for p in generator.parameters())
+
+
+def test_wrong_keys_are_refused() -> None:
+    def check(**train: Any) -> str:
+        config = settings(**plain_train(**train))
+        with pytest.raises(KeyProblem) as error:
+            config.check_keys()
+        return error.value.key
+
+    assert check(images={"frames": {"first": 2}}) == "images.frames.first"
+    assert check(images={"flow": "none"}) == "vid2vid.losses.flow"
+    assert check(vid2vid={"stages": 4}) == "vid2vid.stages"
+    assert check(vid2vid={"flow": {"halvings": 4}}) == "vid2vid.flow.halvings"
+    assert check(vid2vid={"temporal": {"layers": 4}}) == "vid2vid.temporal.layers"
+
+
+# -- the generator ---------------------------------------------------------------------------------
+
+
+def generator_of(**networks: Any) -> Any:
+    """With weights that give flows and masks of some size."""
+    task = build_task(settings(**plain_train(vid2vid=networks)), World(), CPU)
+    torch.manual_seed(1)
+    made: Any = task.build_networks()["generator"]
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.mul_(8.0)
+    return made
+
+
+def shown(*shape: int) -> Tensor:
+    return torch.rand(*shape, 5, 16, 16)
+
+
+def test_a_sequence_in_pieces_is_the_same_as_at_once() -> None:
+    """So a sequence of any length is made with the memory of some frames."""
+    generator = generator_of().eval()
+    condition = shown(2, 6)
+    with torch.no_grad():
+        whole, flows, masks = generator(condition)
+        first, _, _ = generator(condition[:, :3])
+        rest, later, _ = generator(condition[:, 3:], first[:, -2:], condition[:, 1:3])
+    torch.testing.assert_close(torch.cat((first, rest), 1), whole)
+    torch.testing.assert_close(later, flows[:, 2:])
+    assert flows.shape == (2, 5, 2, 16, 16) and flows.abs().max() > 0.5
+    assert masks.min() > 0 and masks.max() < 1
+    one, none, _ = generator(condition[:, :1])
+    assert one.shape == (2, 1, 3, 16, 16) and none.shape == (2, 0, 2, 16, 16)
+
+
+@pytest.mark.parametrize(("frames", "reached"), [(1, {3}), (2, {2, 3}), (9, {0, 1, 2, 3})])
+def test_gradients_go_back_over_as_many_frames_as_wanted(frames: int, reached: set[int]) -> None:
+    generator = generator_of(backprop_frames=frames, spectral="none")
+    condition = shown(1, 4).requires_grad_()
+    # Through frames alone: a frame sees earlier conditions, too.
+    decode = generator._decode
+    generator._decode = lambda x, now, warped: decode(x.detach(), now, warped)
+    flow = generator.flow.forward
+    generator.flow.forward = lambda seen: tuple(out.detach() for out in flow(seen))
+    made, _, _ = generator(condition)
+    (gradient,) = torch.autograd.grad(made[:, -1].sum(), condition)
+    assert {time for time in range(4) if gradient[0, time].abs().sum() > 0} == reached
+
+
+def test_checkpointing_keeps_less_and_changes_nothing(tmp_path: Path) -> None:
+    """Also with spectral norms, whose power iteration changes them in each forward pass."""
+    results, kept = [], []
+    for checkpointing in (False, True):
+        generator = generator_of(checkpointing=checkpointing).train()
+        sizes: list[int] = []
+
+        def note(value: Tensor, sizes: list[int] = sizes) -> Tensor:
+            sizes.append(value.numel())
+            return value
+
+        condition = torch.linspace(0, 1, 4 * 5 * 256).reshape(1, 4, 5, 16, 16)
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda value: value):
+            made, flows, _ = generator(condition)
+        (made.square().mean() + flows.abs().mean()).backward()
+        gradients = {name: value.grad for name, value in generator.named_parameters()}
+        results.append({**gradients, **dict(generator.named_buffers()), "made": made})
+        kept.append(sum(sizes))
+    assert kept[1] < kept[0] / 5
+    for name, value in results[0].items():
+        assert value is not None
+        torch.testing.assert_close(results[1][name], value, atol=1e-6, rtol=1e-4)
+
+
+def test_a_network_that_knows_flow_and_mask_copies_the_frame_before() -> None:
+    generator = generator_of().eval()
+    flow = torch.zeros(1, 2, 16, 16)
+    flow[:, 0] = 3.0
+    generator.flow = _Fixed(flow, torch.zeros(1, 1, 16, 16))
+    with torch.no_grad():
+        made, _, _ = generator(shown(1, 3))
+    torch.testing.assert_close(made[:, 2], warp(made[:, 1], flow))
+    torch.testing.assert_close(made[:, 2, :, :, :-6], made[:, 0, :, :, 6:])
+
+
+class _Fixed(nn.Module):
+    def __init__(self, *outputs: Tensor) -> None:
+        super().__init__()
+        self.outputs = outputs
+
+    def forward(self, seen: Tensor) -> tuple[Tensor, ...]:
+        return self.outputs
+
+
+def test_a_correlation_is_largest_where_the_flow_leads() -> None:
+    before = torch.nn.functional.one_hot(torch.randint(5, (1, 12, 12)), 5).permute(0, 3, 1, 2)
+    now = before.roll((-1, 2), (2, 3)).half()  # what is at (x, y) was at (x - 2, y + 1)
+    found = correlation(now, before.half(), 2)
+    assert found.shape == (1, 25, 12, 12) and found.dtype == torch.float16
+    best = found[:, :, 2:-2, 2:-2].float().mean((2, 3)).argmax()
+    assert divmod(int(best), 5) == (2 + 1, 2 - 2)
+    made = generator_of(flow={"correlation": 2, "norm": "none"})
+    assert made(shown(1, 2))[1].shape == (1, 1, 2, 16, 16)
+
+
+# -- losses and metrics ----------------------------------------------------------------------------
+
+
+def test_windows_of_time_scales_have_their_frames_and_flows() -> None:
+    images = torch.arange(7.0)[None, :, None, None, None].expand(2, 7, 3, 4, 4)
+    flows = torch.ones(2, 6, 2, 4, 4)
+    near, far = time_windows(images, flows, frames=3, scales=2, unit=2.0)
+    assert near.shape == (10, 13, 4, 4) and far.shape == (2, 13, 4, 4)
+    assert near[1, :9:3, 0, 0].tolist() == [1, 2, 3] and near[5, 0, 0, 0] == 0
+    assert far[0, :9:3, 0, 0].tolist() == [0, 3, 6]
+    assert near[0, 9:, 0, 0].tolist() == [0.5] * 4 and far[0, 9:, 0, 0].tolist() == [1.5] * 4
+    short = time_windows(images[:, :4], None, frames=3, scales=2, unit=2.0)
+    assert [part.shape for part in short] == [(4, 9, 4, 4)] * 2
+
+
+def test_metrics_of_consistency_by_hand(tmp_path: Path) -> None:
+    made = vid2vid(tmp_path)
+    (batch, *_) = made.task.evaluation_batches()
+    assert batch.flows is not None and batch.known is not None
+    right = consistency_sums(batch.images, batch.flows, batch.images, batch.flows, batch.known)
+    assert right["flow_error"] == 0 and float(right["warping_error"] / right["known"]) < 1e-5
+    off = batch.flows + torch.tensor([3.0, 4.0])[:, None, None]
+    wrong = consistency_sums(
+        batch.images * torch.tensor([1, -1, 1, -1])[:, None, None, None],
+        off, batch.images, batch.flows, batch.known,
+    )  # fmt: skip
+    assert float(wrong["flow_error"] / wrong["known"]) == pytest.approx(5)
+    assert float(wrong["warping_error"] / wrong["known"]) > 0.5
+    assert wrong["warping_error_real"] == right["warping_error_real"]
+    halves = [
+        flow_loss(off[part], batch.flows[part], batch.known[part])
+        for part in (slice(0, 2), slice(2, 4))
+    ]
+    whole = flow_loss(off, batch.flows, batch.known)
+    assert float(sum(halves) / 2) == pytest.approx(float(whole)), "ranks add up to one"
+
+
+def test_a_perfect_generator_has_the_best_metrics_and_is_shown(tmp_path: Path) -> None:
+    made = vid2vid(tmp_path)
+    task: Any = made.task
+    task.render = lambda batch, networks: (batch.images, batch.flows)
+    made.evaluate()
+    found = made.metrics
+    assert found["l1"] == 0 and found["flow_error"] == 0 and found["frechet_random"] < 1e-9
+    assert found["warping_error"] == found["warping_error_real"] < 1e-5
+    assert found["label_agreement"] > 0.95
+    with torch.no_grad():
+        pictures = task.pictures(made.networks)
+    assert pictures.shape == (6, 3, 16, 4 * 16)
+    assert torch.equal(pictures[1], pictures[2]) and not torch.equal(pictures[0], pictures[1])
+
+
+# -- resume ----------------------------------------------------------------------------------------
+
+
+def test_a_resume_is_bit_exact_where_sequences_grow(tmp_path: Path) -> None:
+    """In the middle of an epoch of short and of one of longer sequences, under fp16 with
+    overflows."""
+
+    def make(folder: Path, attempt: int) -> Engine:
+        return vid2vid(
+            folder,
+            attempt=attempt,
+            precision={"mode": "fp16", "init_scale": 2.0**20, "growth_interval": 2},
+            ema=0.9,
+            log_every=2,
+            epochs=2,
+        )
+
+    curves = [*(f"train/{loss}" for loss in LOSSES), *(f"eval/{metric}" for metric in METRICS)]
+    check_resume(make, tmp_path, (1, 4), curves)
+
+
+# -- generate --------------------------------------------------------------------------------------
+
+
+def test_a_folder_in_a_sequence_is_another_sequence() -> None:
+    files = [Path("in", name) for name in ("a/1.png", "a/b/1.png", "a/c.png", "d/1.png")]
+    request = Request(folder=Path("in"), files=files)
+    assert request.sequences() == [[files[0], files[2]], [files[1]], [files[3]]]
+
+
+def test_frames_of_several_sequences_are_made_on_any_number_of_ranks(tmp_path: Path) -> None:
+    """As the evaluation makes them; one sequence does not see another."""
+    write_videos(tmp_path / "data", sequences=5)
+    keys = plain_train(images={"name": "folder", "root": str(tmp_path / "data")})
+    keys["images"]["instances"] = False
+    made = vid2vid(tmp_path / "run", **{k: keys[k] for k in ("images",)})
+    for network in made.networks.values():
+        network.eval()
+    folder = tmp_path / "data/test_A"
+    request = Request(folder=folder, files=images_below(folder))
+    with torch.no_grad():
+        frames = dict(made.task.generate(request, made.networks))  # type: ignore[attr-defined]
+        batches = list(made.task.evaluation_batches())
+        task: Any = made.task
+        wanted = torch.cat([task.render(batch, made.networks)[0] for batch in batches])
+        torch.testing.assert_close(
+            torch.stack(list(frames.values())).unflatten(0, (5, 4)), wanted, atol=1e-5, rtol=0
+        )
+        parts = [dataclasses.replace(request, rank=rank, ranks=2) for rank in range(2)]
+        shares = [dict(made.task.generate(p, made.networks)) for p in parts]  # type: ignore[attr-defined]
+    assert [len(share) for share in shares] == [12, 8]
+    for file, frame in {**shares[0], **shares[1]}.items():
+        assert torch.equal(frame, frames[file])
