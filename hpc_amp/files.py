@@ -60,3 +60,12 @@ def read_json(path: Path) -> dict[str, Any]:
 def json_text(content: Mapping[str, Any]) -> str:
     """JSON with each key on its own line, as the host's bash code reads it."""
     return json.dumps(content, indent=1) + "\n"
+
+
+def through_latest(path: Path) -> Path:
+    """A path in which `runs/<name>/latest`, a file with the id of the newest run, is replaced by
+    the directory of this run. Other paths are returned as they are."""
+    for link in (path, *path.parents):
+        if link.name == "latest" and link.is_file():
+            return link.parent / link.read_text().strip() / path.relative_to(link)
+    return path

@@ -173,6 +173,13 @@ def launchers_in_script(text: str) -> Iterator[tuple[int, CommandLauncher]]:
 _LOCAL_RANK = re.compile(r"""add_argument\(\s*["']--local[-_]rank["'](?P<rest>[^)]*)""")
 # The variables that torchrun and hpc-amp, Slurm and MPI set for each rank.
 _RANK_VARIABLES = re.compile(r"LOCAL_RANK|LOCALID|LOCALRANKID")
+# Packages that read these variables themselves.
+_RANK_PACKAGES = re.compile(r"deepspeed|\baccelerate\b|TrainingArguments|lightning")
+
+
+def reads_local_rank(text: str) -> bool:
+    """Whether a Python program, or a package that it names, takes the local rank from variables."""
+    return bool(_RANK_VARIABLES.search(text) or _RANK_PACKAGES.search(text))
 
 
 def local_rank_argument(text: str) -> tuple[int, str] | None:
@@ -183,7 +190,7 @@ def local_rank_argument(text: str) -> tuple[int, str] | None:
     every rank has the default.
     """
     found = _LOCAL_RANK.search(text)
-    if found is None or _RANK_VARIABLES.search(text):
+    if found is None or reads_local_rank(text):
         return None
     default = re.search(r"\bdefault\s*=\s*([^,\s)]+)", found["rest"])
     return text.count("\n", 0, found.start()) + 1, default[1] if default else "None"

@@ -83,9 +83,9 @@ class SiteDraft:
             lines += _lines(entry, entry.key, "")
         defaults = [one for one in self.entries.values() if one.key.startswith(DEFAULTS)]
         if defaults:
-            mark = "# " if all(entry.is_open for entry in defaults) else ""
+            # If all are open, this is an empty section, so that the `#` of any key can be removed.
             lines += ["", "# Defaults for the keys of job files."]
-            lines += [f"{mark}defaults:", f"{mark}  job:"]
+            lines += ["defaults:", "  job:"]
         for entry in defaults:
             indent = "    "
             mark = "#?" if entry.is_open else "#"
@@ -101,8 +101,8 @@ def _rank(entry: Entry) -> int:
 
 def _lines(entry: Entry, name: str, indent: str) -> list[str]:
     """The lines of a key and its value, indented. They are comments if the entry is open."""
-    text = to_text({name: entry.value}, math.inf).rstrip("\n")
-    mark = "# " if entry.is_open else ""
+    text = to_text({name: entry.value}, math.inf, allow_unicode=False).rstrip("\n")
+    mark = "#" if entry.is_open else ""
     return [f"{indent}{mark}{line}" for line in text.split("\n")]
 
 

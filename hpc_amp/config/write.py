@@ -29,9 +29,12 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_str)
 
 
-def to_text(value: dict[str, Any], width: float = 100) -> str:
-    """The YAML text of mappings, lists and scalars, in the order of the keys."""
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=width)
+def to_text(value: dict[str, Any], width: float = 100, *, allow_unicode: bool = True) -> str:
+    """The YAML text of mappings, lists and scalars, in the order of the keys. Without
+    `allow_unicode`, letters that are not ASCII are written as escapes."""
+    return yaml.dump(
+        value, Dumper=_Dumper, sort_keys=False, allow_unicode=allow_unicode, width=width
+    )
 
 
 def job_text(loaded: LoadedJob, *, origins: bool = False) -> str:

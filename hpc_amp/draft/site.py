@@ -72,12 +72,13 @@ def read_cluster(clients: Clients, wanted: str | None, queue: str | None) -> Sit
 
 def checked_name(given: str) -> str:
     """The name of a site as the user gave it. Raises UsageError if it cannot be one."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", given) or given == "auto":
+    name = given.removesuffix(".yaml")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name == "auto":
         raise UsageError(
             f"{given!r} cannot be the name of a site",
             hint="use letters, digits, '.', '_' and '-'; --output names a file",
         )
-    return given.removesuffix(".yaml")
+    return name
 
 
 def name_of_cluster(draft: SiteDraft) -> str:

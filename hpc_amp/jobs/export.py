@@ -8,6 +8,7 @@ from pathlib import Path
 from hpc_amp.errors import HpcAmpError, UsageError
 from hpc_amp.trackers import run
 from hpc_amp.trackers.registry import TRACKERS, missing
+from hpc_amp.trackers.secret import without_passwords
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,6 @@ def export(run_dir: Path, name: str) -> Exported:
             tracker.end(outcome)
         tracker.close()
     except Exception as error:  # of packages that do not document what they raise
-        text = " ".join(str(error).split())
+        text = without_passwords(" ".join(str(error).split()))
         raise HpcAmpError(f"{run_dir}: {name}: {type(error).__name__}: {text}") from error
     return Exported(run_dir, points, tracker.where)

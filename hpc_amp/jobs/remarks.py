@@ -176,7 +176,7 @@ def _local_rank(job: Job) -> Iterator[str]:
         yield (
             f"run: line {line} of {name} takes the local rank from an option, which is not given: "
             f"it is {default} in every rank, so all ranks of a node use the same GPU. Write "
-            'default=int(os.environ["LOCAL_RANK"])'
+            'default=int(os.environ.get("LOCAL_RANK", 0))'
         )
 
 

@@ -184,7 +184,7 @@ def _local_rank_argument(job: LintedJob, report: FileFindings) -> None:
             f"{name}:{line} takes the local rank from an option, which {agent or launch.kind} does "
             f"not set: it is {default} in every rank, so all ranks of a node use the same GPU",
             f"read the variable that {'torchrun sets' if agent else 'each task has'}: default="
-            f'int(os.environ["{"LOCAL_RANK" if agent else _local_id(launch)}"])',
+            f'int(os.environ.get("{"LOCAL_RANK" if agent else _local_id(launch)}", 0))',
         )
 
 

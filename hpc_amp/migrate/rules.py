@@ -289,6 +289,6 @@ RULES: dict[str, Rule] = {
         _RANKS,
         "`{code}`: only the old torch.distributed.launch sets this option; with torchrun, srun and "
         "mpirun it is {default} in every rank, so all ranks of a node use the same GPU",
-        'use default=int(os.environ["LOCAL_RANK"]), which torchrun and hpc-amp set',
+        'use default=int(os.environ.get("LOCAL_RANK", 0)), which torchrun and hpc-amp set',
     ),
 }

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
-
+from hpc_amp.config.command import reads_local_rank
 from hpc_amp.migrate.finding import ScriptFindings
 from hpc_amp.migrate.program import MigratedProgram
 from hpc_amp.migrate.script import argument, text_of
 
-# The variables that launchers set for each rank.
-_VARIABLES = re.compile(r"LOCAL_RANK|LOCALID|LOCALRANKID")
 _NAMES = ("--local_rank", "--local-rank")
 
 
 def check_ranks(program: MigratedProgram, report: ScriptFindings) -> None:
     """All rules of this module."""
-    if _VARIABLES.search(program.script.text):
+    if reads_local_rank(program.script.text):
         return
     for call, _ in program.methods("add_argument"):
         if any(text_of(arg.value) in _NAMES for arg in call.args):

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from hpc_amp.trackers import run
 from hpc_amp.trackers.run import Point
+from hpc_amp.trackers.secret import without_passwords
 from hpc_amp.trackers.sender import Sender
 
 # Before the import of mlflow, which reads it: its files need a permission of their own.
-if "MLFLOW_TRACKING_URI" not in os.environ:
+if urlsplit(os.environ.get("MLFLOW_TRACKING_URI", "")).scheme in ("", "file"):
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
 
 from mlflow import MlflowClient
@@ -43,8 +46,12 @@ class Mlflow(Sender):
         super().__init__(run_dir, first_step)
         self._id = run.identity(run_dir)
         uri = os.environ.get("MLFLOW_TRACKING_URI")
-        self.where = uri or f"{run_dir / 'mlruns'} (to see them: mlflow ui --backend-store-uri ...)"
-        self._client = MlflowClient(tracking_uri=uri or (run_dir / "mlruns").as_uri())
+        folder = run_dir.resolve() / "mlruns"
+        see = f"mlflow ui --backend-store-uri {shlex.quote(folder.as_uri())}"
+        self.where = f"{folder} (to see them: {see}, which needs the whole package mlflow)"
+        if uri:
+            self.where = without_passwords(uri)
+        self._client = MlflowClient(tracking_uri=uri or folder.as_uri())
         self._run_id = ""
         self._params: dict[str, str] = {}
         self._config: Mapping[str, Any] = {}

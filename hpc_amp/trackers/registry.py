@@ -27,6 +27,9 @@ EXPORTS = ("wandb", "mlflow")
 def missing(name: str) -> str | None:
     """Why a tracker cannot be used here, as far as that can be seen without importing it: a text
     for the user, or None."""
-    if name in PACKAGES and importlib.util.find_spec(name) is None:
+    if name not in PACKAGES:
+        return None
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:  # None is also the origin of an empty folder
         return f"there is no package {name} here; to install it: pip install {PACKAGES[name]}"
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -81,21 +82,45 @@ def outcome(run_dir: Path) -> str | None:
 
 
 def identity(run_dir: Path) -> str:
-    """The id of a run for trackers, always the same one. The first call creates it."""
-    folder = run_dir / FOLDER
+    """The id of a run for trackers, always the same one. The first call creates it.
+
+    A run directory that was moved keeps its id. A copy gets an id of its own while the original
+    exists, so that its curves do not replace those of the original.
+    """
+    folder = run_dir.resolve() / FOLDER
     folder.mkdir(exist_ok=True)
     file = folder / "id"
-    temporary = folder / f".id.{os.getpid()}.{secrets.token_hex(4)}"
     if not file.exists():
-        temporary.write_text(secrets.token_hex(8))
-        try:
-            os.link(temporary, file)  # fails if another process has been faster
-        except FileExistsError:
-            pass
-        except OSError:  # a file system without hard links
-            os.replace(temporary, file)
-        temporary.unlink(missing_ok=True)
-    return file.read_text().strip()
+        _record(file, secrets.token_hex(8), replace=False)
+    known, _, place = file.read_text().strip().partition("\n")
+    if place in ("", str(folder.parent)):
+        return known
+    original = Path(place) / FOLDER / "id"
+    is_copy = (
+        original.is_file()
+        and not original.samefile(file)
+        and original.read_text().partition("\n")[0] == known
+    )
+    if is_copy:  # every process that asks at the same time makes the same id
+        known = hashlib.sha256(f"{known} {folder.parent}".encode()).hexdigest()[:16]
+    _record(file, known, replace=True)
+    return known
+
+
+def _record(file: Path, known: str, *, replace: bool) -> None:
+    """Write an id and its run directory. Without `replace`, the file of a faster process stays."""
+    temporary = file.with_name(f".id.{os.getpid()}.{secrets.token_hex(4)}")
+    temporary.write_text(f"{known}\n{file.parent.parent}\n")
+    if replace:
+        os.replace(temporary, file)
+        return
+    try:
+        os.link(temporary, file)  # fails if another process has been faster
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without hard links
+        os.replace(temporary, file)
+    temporary.unlink(missing_ok=True)
 
 
 def group(run_dir: Path) -> str | None:

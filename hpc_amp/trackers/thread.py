@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpc_amp.trackers.base import Tracker
+from hpc_amp.trackers.secret import without_passwords
 
 _ROOM = 10_000
 """So many reports may wait for a tracker. If it takes none for so long, it is not used any more."""
@@ -80,7 +81,8 @@ class TrackerThread:
                 except OSError as error:
                     self._incomplete(error)
         except Exception as error:
-            self._give_up(f"{type(error).__name__}: {' '.join(str(error).split())}")
+            text = without_passwords(" ".join(str(error).split()))
+            self._give_up(f"{type(error).__name__}: {text}")
 
     def _give_up(self, why: str) -> None:
         if self._is_used:

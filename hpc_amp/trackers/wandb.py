@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _CONNECT_SECONDS = 3.0
+_INIT_SECONDS = 8.0
+"""How long the start of a run may wait for the server. At its end, a process waits for it, too."""
 
 
 class Wandb(Sender):
@@ -42,6 +44,8 @@ class Wandb(Sender):
         self._modes: dict[str, Any] = {}
         if self._file.exists():
             self._modes = json.loads(self._file.read_text())
+        if self._modes.get("id", self._id) != self._id:  # the directory is a copy
+            self._modes = {}
         known = self._modes.get(self._mode, {"rows": 0, "sent": {}})
         self._rows: int = known["rows"]
         self.sent = known["sent"]
@@ -78,7 +82,11 @@ class Wandb(Sender):
                 name=os.environ.get("WANDB_NAME") or f"{name}/{self.run_dir.name}",
                 group=os.environ.get("WANDB_RUN_GROUP") or run.group(self.run_dir),
                 settings=wandb.Settings(
-                    console="off", silent=True, disable_git=True, disable_code=True
+                    console="off",
+                    silent=True,
+                    disable_git=True,
+                    disable_code=True,
+                    init_timeout=_INIT_SECONDS,
                 ),
             )
             self._run.config.update(dict(self._config), allow_val_change=True)
@@ -103,6 +111,7 @@ class Wandb(Sender):
 
     def _write_record(self) -> None:
         """Write what has been sent to trackers/wandb.json of the run."""
+        self._modes["id"] = self._id
         self._modes[self._mode] = {"rows": self._rows, "sent": self.sent}
         write_json(self._file, self._modes)
 

@@ -32,7 +32,8 @@ def rows(folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
             for item in record.history.item:
                 name = item.nested_key[0] if item.nested_key else item.key
                 row[name] = json.loads(item.value_json)
-            yield row
+            if "step" in row and "_step" in row:  # others are no rows of this package
+                yield row
 
 
 def _records(file: Path) -> Iterator[bytes]:

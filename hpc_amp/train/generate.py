@@ -3,8 +3,7 @@ generator. Each rank makes its part of them.
 
 From Python:
 
-    from hpc_amp.files import replacing
-from hpc_amp.train.generate import load_generator
+    from hpc_amp.train.generate import load_generator
     generator = load_generator("runs/spade/latest")
     generator.make("maps", "images")
 """
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_amp.files import replacing
+from hpc_amp.files import replacing, through_latest
 from hpc_amp.train.program import ArgumentParser, run_program
 
 if TYPE_CHECKING:
@@ -96,11 +95,6 @@ class LoadedGenerator:
         return write_images(self, request, Path(output), lambda made: None)
 
 
-def _newest_if_latest(run: Path) -> Path:
-    """The newest run of a name for `runs/<name>/latest`, a file with its id."""
-    return run.parent / run.read_text().strip() if run.name == "latest" and run.is_file() else run
-
-
 def load_generator(
     run: str | os.PathLike[str],
     *,
@@ -124,7 +118,7 @@ def load_generator(
     from hpc_amp.gan.task import ConditionalGan
     from hpc_amp.tasks.build import build_task
 
-    folder, world = _newest_if_latest(Path(run)), world or World()
+    folder, world = through_latest(Path(run)), world or World()
     train = _read_job(folder).train
     if train is None:
         raise DataError(f"{folder} is not a run of a task")

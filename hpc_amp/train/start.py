@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hpc_amp.config.schema import StartFrom
 from hpc_amp.data.together import from_main, together
 from hpc_amp.distributed.world import World
+from hpc_amp.files import through_latest
 from hpc_amp.models.weights import UnreadableError, read_tensors
 from hpc_amp.tasks.base import ModelError
 from hpc_amp.train.checkpoint import CheckpointStore, weights_of
@@ -43,7 +44,7 @@ def start_networks(networks: Mapping[str, nn.Module], start: StartFrom, world: W
 
 def _find(start: StartFrom) -> str:
     """The file to read: that of the newest valid checkpoint of a run, or of a checkpoint."""
-    path = Path(start.path).expanduser()
+    path = through_latest(Path(start.path).expanduser())
     if path.is_file():
         return str(path)
     folder = path if (path / MANIFEST).is_file() else _newest(path)

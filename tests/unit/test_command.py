@@ -219,7 +219,11 @@ def test_an_option_for_the_local_rank_that_nobody_gives_is_said():
     assert remarks("[python, who.py, --local_rank=0]", ranks_per_node=2) == ()
     program.write_text(f"{option})\n")
     assert "it is None in every rank" in remarks("[python, who.py]", ranks_per_node=2)[0]
-    program.write_text(f'{option}, default=int(os.environ["LOCAL_RANK"]))\n')
+    assert 'default=int(os.environ.get("LOCAL_RANK", 0))' in said
+    for package in ("import deepspeed", "from accelerate import Accelerator", "import lightning"):
+        program.write_text(f"{package}\n{option})\n")
+        assert remarks("[python, who.py]", ranks_per_node=2) == ()
+    program.write_text(f'{option}, default=int(os.environ.get("LOCAL_RANK", 0)))\n')
     assert remarks("[python, who.py]", ranks_per_node=2) == ()
 
 

@@ -586,6 +586,7 @@ EXAMPLES: dict[str, tuple[list[tuple[str, int]], list[str]]] = {
         ],
         [
             SLURM + "srun python variable.py\n",
+            SLURM + "srun python package.py\n",
             SLURM + "srun python elsewhere.py\n",
             SLURM + "srun bash -c 'exec python option.py --local_rank $SLURM_LOCALID'\n",
             PER_NODE + "srun python -m torch.distributed.launch --nnodes=2 --nproc_per_node=4 "
@@ -872,7 +873,8 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The programs that the scripts start."""
     monkeypatch.chdir(tmp_path)
     Path("option.py").write_text(f"{OPTION}0)\n")
-    Path("variable.py").write_text(f'{OPTION}int(os.environ["LOCAL_RANK"]))\n')
+    Path("variable.py").write_text(f'{OPTION}int(os.environ.get("LOCAL_RANK", 0)))\n')
+    Path("package.py").write_text(f"import deepspeed\n{OPTION}0)\n")
 
 
 BAD = [(rule, *case) for rule, (bad, _) in EXAMPLES.items() for case in bad]

@@ -186,7 +186,9 @@ EXAMPLES: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             (1, 'parser.add_argument("--local_rank", type=int)\n'),
         ],
         [
-            'parser.add_argument("--local_rank", default=int(os.environ["LOCAL_RANK"]))\n',
+            'parser.add_argument("--local_rank", default=int(os.environ.get("LOCAL_RANK", 0)))\n',
+            'import deepspeed\nparser.add_argument("--local_rank", type=int, default=-1)\n',
+            'args = Seq2SeqTrainingArguments()\nparser.add_argument("--local_rank")\n',
             'parser.add_argument("--local_rank")\ndevice = os.environ["SLURM_LOCALID"]\n',
             'parser.add_argument("--local_ranking", default=0)\n',
         ],

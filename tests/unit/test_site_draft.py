@@ -108,12 +108,12 @@ def drafted(
     path.write_text(made.text)
     found = load_site(path)
     defaults: Any = plain(found.defaults)
-    return found, made.text, defaults.get("job", {})
+    return found, made.text, defaults.get("job") or {}
 
 
 def flat(text: str) -> str:
     """Text in one line, without the marks of comments at the beginning of its lines."""
-    return " ".join(re.sub(r"(?m)^ *#(?! \w+:)[ ?]", "", text).split())
+    return " ".join(re.sub(r"(?m)^ *#(?!\w+:)[ ?]", "", text).split())
 
 
 # -- Slurm ----------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_several_kinds_of_nodes(cluster: Cluster) -> None:
     assert "v100 (2 in a node)" in text
     text = flat(text)
     assert "MaxNodes=2, AllowAccounts=projA,projB, AllowQos=normal,long" in text
-    assert "# directives: [--qos=normal]" in text
+    assert "#directives: [--qos=normal]" in text
     assert "have the features a100, ib (scontrol show nodes): --constraint=a100 chooses" in text
     assert "3900 MiB for each CPU (DefMemPerCPU)" in text
     assert "2 x 126 CPUs" in text and "gpu:9" not in text
@@ -176,7 +176,7 @@ def test_a_chosen_partition(cluster: Cluster) -> None:
     cluster.has("slurm_kinds.txt")
     found, text, job = drafted(cluster.clients(), "slurm", cluster.folder, "mig")
     assert job["queue"] == "mig" and job["gpus_per_node"] == "7"
-    assert found.gpu_type is None and "# gpu_type: 1g.5gb" in text
+    assert found.gpu_type is None and "#gpu_type: 1g.5gb" in text
     assert "a job gets whole nodes (OverSubscribe=EXCLUSIVE of mig" in text
     found, _, job = drafted(cluster.clients(), "slurm", cluster.folder, "compute")
     assert (found.gpu_request, job["gpus_per_node"]) == ("none", "0")
@@ -311,7 +311,7 @@ def test_pbs_with_several_kinds_of_nodes(cluster: Cluster) -> None:
         "gpus_per_node": "4",
         "cpus_per_gpu": "2",
     }
-    assert "# chunk: [gputype=a100]" in text
+    assert "#chunk: [gputype=a100]" in text
     assert "1 nodes: 8 CPUs, 4 GiB, ngpus=0, vntype=cray_login" in text
     assert "queue shut: execution, not enabled, not started" in text
     assert "Other queues (qstat -Qf): workq." in text  # neither `small` nor `shut` takes jobs
@@ -355,6 +355,35 @@ def test_the_job_for_a_node_gets_all_gpus_if_one_is_refused(cluster: Cluster) ->
     assert plan.job.resources.gpus_per_node == 4
 
 
+SOME_TAKEN = """\
+HOSTNAME                ARCH         NCPU NSOC NCOR NTHR  LOAD  MEMTOT  MEMUSE  SWAPTO  SWAPUS
+----------------------------------------------------------------------------------------------
+global                  -               -    -    -    -     -       -       -       -       -
+n1                      lx-amd64        8    1    8    8 11.06   23.5G    5.5G     0.0     0.0
+    Host Resource(s):      hc:gpu=%d.000000
+n2                      lx-amd64        8    1    8    8 11.06   23.5G    5.5G     0.0     0.0
+    Host Resource(s):      hc:gpu=0.000000
+"""
+
+
+@pytest.mark.parametrize(("free", "asked"), [(1, 1), (0, 4)])
+def test_gridengine_with_jobs_on_its_gpus(cluster: Cluster, free: int, asked: int) -> None:
+    """qhost shows what is left of a consumable, complex_values of a host what it has."""
+    cluster.answers("qconf -sc", "gpu gpu INT <= YES JOB 0 0\n")
+    cluster.answers("qhost -F gpu", SOME_TAKEN % free)
+    found, text, job = drafted(cluster.clients(), "gridengine", cluster.folder)
+    assert found.gpu_request == "gpu" and found.options["gpu_resource"] == "gpu"
+    assert "gpus_per_node" not in job and f"    #gpus_per_node: {asked}\n" in text
+    assert f"At most {free} are free now" in flat(text)
+
+    for name in ("n1", "n2"):
+        cluster.answers(f"qconf -se {name}", f"hostname {name}\ncomplex_values h_vmem=64G,gpu=4\n")
+    found, text, job = drafted(cluster.clients(), "gridengine", cluster.folder)
+    assert job["gpus_per_node"] == "4"
+    assert "complex_values gpu=4 of 2 hosts" in flat(text)
+    assert "no consumable resource" not in text
+
+
 def test_gridengine_without_fitting_environments(cluster: Cluster) -> None:
     cluster.answers("qconf -sql", "all.q\nlong.q\n")
     cluster.answers("qconf -sq", "qname all.q\npe_list make\nh_rt 12:00:00\n")
@@ -363,7 +392,80 @@ def test_gridengine_without_fitting_environments(cluster: Cluster) -> None:
     found, text, job = drafted(cluster.clients(), "gridengine", cluster.folder)
     assert found.options == {} and job == {}
     assert "jobs on several nodes need one whose allocation_rule is a number" in flat(text)
-    assert "# queue: all.q" in text
+    assert "#queue: all.q" in text
+
+
+@pytest.mark.parametrize(
+    ("status", "components", "is_asked"),
+    [(0, "mca:plm:rsh:version:1\nmca:plm:slurm:version:1\n", True),
+     (0, "mca:plm:tm:version:1\n", False), (0, "", False), (1, "cannot load it\n", False)],
+)  # fmt: skip
+def test_pbs_asks_about_an_open_mpi_without_tm_only_if_it_lists_its_components(
+    cluster: Cluster, status: int, components: str, is_asked: bool
+) -> None:
+    cluster.has("pbs_kinds.txt")
+    cluster.answers("ompi_info", components, status)
+    _, text, _ = drafted(cluster.clients(), "pbs", cluster.folder)
+    assert ("OMPI_MCA_plm_rsh_agent" in text) == is_asked
+
+
+@pytest.mark.parametrize(
+    ("file", "scheduler"),
+    [
+        ("slurm_test_cluster.txt", "slurm"),
+        ("slurm_kinds.txt", "slurm"),
+        ("pbs_kinds.txt", "pbs"),
+        ("gridengine_test_cluster.txt", "gridengine"),
+        ("cobalt_queues.txt", "cobalt"),
+    ],
+)
+def test_the_mark_of_any_open_key_can_be_removed(
+    file: str, scheduler: str, cluster: Cluster
+) -> None:
+    """Of each key alone, and of all."""
+    cluster.has(file)
+    draft = site.read_cluster(cluster.clients(), scheduler, None)
+    draft.ask("env", {"A": "1", "B": "two"}, "Which variables?")
+    draft.ask("fabric", "ib", "Which network?")
+    draft.ask("defaults.job.account", "me", "Who pays?")
+    _all_open_keys_can_be_opened(draft, cluster.folder)
+    for entry in draft.entries.values():
+        entry.is_open = entry.is_open or entry.key.startswith("defaults.")
+    _all_open_keys_can_be_opened(draft, cluster.folder)
+
+
+def _all_open_keys_can_be_opened(draft: SiteDraft, folder: Path) -> None:
+    text = site.finish(draft, "here").text
+    file = folder / "here.yaml"
+    open_keys = [one for one in draft.entries.values() if one.is_open]
+    for chosen in [*([one] for one in open_keys), open_keys]:
+        lines = text.splitlines()
+        for entry in chosen:
+            at = entry.line - 1
+            while at < len(lines) and re.match(r" *#[^ ?#]| *#  ", lines[at]):
+                lines[at] = lines[at].replace("#", "", 1)
+                at += 1
+        file.write_text("\n".join(lines))
+        found: Any = plain(load_site(file).defaults)
+        for entry in chosen:
+            _, _, name = entry.key.partition("defaults.job.")
+            assert not name or name in found["job"]
+
+
+def test_a_value_with_any_break_of_lines_stays_in_its_comment(cluster: Cluster) -> None:
+    draft = SiteDraft()
+    draft.add("scheduler", "slurm", "here")
+    for number, letter in enumerate("\x85\u2028\u2029"):
+        draft.ask(f"env{number}", f"a{letter}runtime: x", "Which?")
+    assert len(draft.text("x").splitlines()) == len(draft.text("x").split("\n")) - 1
+    site.finish(draft, "here")
+
+
+def test_the_name_of_a_file_is_not_the_name_auto() -> None:
+    assert site.checked_name("mine.yaml") == "mine"
+    for name in ("auto.yaml", "auto", ".yaml"):
+        with pytest.raises(UsageError, match="cannot be the name of a site"):
+            site.checked_name(name)
 
 
 def test_cobalt(cluster: Cluster) -> None:
@@ -374,7 +476,7 @@ def test_cobalt(cluster: Cluster) -> None:
     assert "2 nodes in queue aaa (nodelist)" in text
     assert "queue old: State dead" in text
     for question in ("gpus_per_node: 8", "directives: [--attrs filesystems=home]", "account:"):
-        assert f"# {question}" in text
+        assert f"#{question}" in text
 
 
 def test_a_table_of_cobalt_with_an_empty_column() -> None:

@@ -128,6 +128,15 @@ def test_the_newest_checkpoint_that_is_valid_is_taken(first: Path, tmp_path: Pat
     assert "nor the directory of a run with a valid checkpoint" in refusal(run, made.networks)
 
 
+@pytest.mark.parametrize("rest", ["", "checkpoints/step-00000004"])
+def test_latest_is_the_newest_run_of_a_name(rest: str, first: Path, tmp_path: Path) -> None:
+    (tmp_path / "20261129-100000-aaaa").symlink_to(first)
+    (tmp_path / "latest").write_text("20261129-100000-aaaa\n")
+    networks = dcgan(tmp_path / "other", seed=7).networks
+    (line,) = start(tmp_path / "latest" / rest, networks, weights="networks")
+    assert "20261129-100000-aaaa/checkpoints/step-00000004/networks.pt" in line
+
+
 def test_an_average_that_is_not_there_is_missed(tmp_path: Path) -> None:
     made = dcgan(tmp_path, epochs=1)
     made.fit()

@@ -6,7 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpc_amp.clients import Clients
@@ -17,7 +17,23 @@ from hpc_amp.schedulers.gridengine.limits import fields_of, job_is_killed_whole
 _GPUS = ("gpu", "gpus", "ngpus", "gpu_card", "gpu_cards", "num_gpu", "cuda")
 _MEMORY = ("h_vmem", "mem_free", "m_mem_free", "h_rss", "virtual_free", "mem_req", "s_vmem")
 _MOST_QUEUES = 20
+_MOST_HOSTS = 20
 _ENVIRONMENT = "parallel_environment"
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host that runs jobs."""
+
+    name: str
+    processors: int
+    gpus: int
+    gpus_known: bool
+    """Whether `gpus` are all of its GPUs. If not, they are those that are free now."""
+
+    def __str__(self) -> str:
+        count = f"{self.gpus} GPUs" if self.gpus_known else f"{self.gpus} GPUs free now"
+        return f"{self.processors} processors, {count}"
 
 
 @dataclass(frozen=True)
@@ -57,8 +73,8 @@ def draft_site(
         question = f"Which queue? Grid Engine chooses among {', '.join(queues)} (qconf -sql)."
         draft.ask("defaults.job.queue", queues[0], question)
     resources = _resources(clients.output("qconf", "-sc"))
-    hosts = _hosts(clients, resources)
-    _add_options(draft, rules, resources, hosts)
+    gpu = _gpu_resource(resources)
+    _add_options(draft, rules, resources, gpu, _hosts(clients, gpu))
     _add_account(draft, clients)
 
 
@@ -112,36 +128,46 @@ def _gpu_resource(resources: Mapping[str, Complex]) -> Complex | None:
     return next((one for one in found if one is not None and one.consumable != "NO"), None)
 
 
-def _hosts(clients: Clients, resources: Mapping[str, Complex]) -> Counter[tuple[int, int]]:
-    """The kinds of hosts, as slots-independent numbers of processors and of GPUs."""
-    gpu = _gpu_resource(resources)
+def _hosts(clients: Clients, gpu: Complex | None) -> list[Host]:
+    """The hosts. What they have of a consumable is read from their `complex_values`, because qhost
+    shows what is free now."""
     command = ["qhost"] if gpu is None else ["qhost", "-F", gpu.name]
-    kinds: Counter[tuple[int, int]] = Counter()
-    host: tuple[int, int] | None = None
+    hosts: list[Host] = []
     for line in clients.output(*command).splitlines():
         words = line.split()
         resource = re.search(r"^\s+.*\b\w\w:(\w+)=([\d.]+)", line)
-        if resource is not None and host is not None:
-            host = (host[0], int(float(resource[2])))
+        if resource is not None and hosts:
+            hosts[-1] = replace(hosts[-1], gpus=int(float(resource[2])))
         elif len(words) >= 3 and not line.startswith((" ", "HOSTNAME", "-", "global")):
-            if host is not None:
-                kinds[host] += 1
-            host = (int(words[2]) if words[2].isdecimal() else 0, 0)
-    if host is not None:
-        kinds[host] += 1
-    return kinds
+            processors = int(words[2]) if words[2].isdecimal() else 0
+            hosts.append(Host(words[0], processors, 0, gpus_known=gpu is None))
+    if gpu is None:
+        return hosts
+    asked = [_with_all_gpus(clients, host, gpu) for host in hosts[:_MOST_HOSTS]]
+    return asked + hosts[_MOST_HOSTS:]
+
+
+def _with_all_gpus(clients: Clients, host: Host, gpu: Complex) -> Host:
+    """The host with all of its GPUs, if its `complex_values` has them."""
+    fields = fields_of(clients.output("qconf", "-se", host.name, quiet=True))
+    names = "|".join(map(re.escape, (gpu.name, gpu.shortcut)))
+    found = re.search(rf"(?:^|[\s,])(?:{names})=(\d+)", fields.get("complex_values", ""))
+    if found is not None:
+        return replace(host, gpus=int(found[1]), gpus_known=True)
+    # A load sensor may report GPUs that complex_values does not have.
+    return replace(host, gpus_known=host.gpus == 0 and "complex_values" in fields)
 
 
 def _add_options(
     draft: SiteDraft,
     rules: Mapping[str, str],
     resources: Mapping[str, Complex],
-    hosts: Counter[tuple[int, int]],
+    gpu: Complex | None,
+    hosts: Sequence[Host],
 ) -> None:
-    gpu = _gpu_resource(resources)
-    for (processors, count), number in hosts.most_common():
-        draft.facts.append(f"{number} hosts: {processors} processors, {count} GPUs (qhost)")
-    counts = Counter({count: number for (_, count), number in hosts.items() if count})
+    for kind, number in Counter(map(str, hosts)).most_common():
+        draft.facts.append(f"{number} hosts: {kind} (qhost)")
+    counts = Counter(host.gpus for host in hosts if host.gpus and host.gpus_known)
     gpus = counts.most_common(1)[0][0] if counts else 0
     options: dict[str, str] = {}
     sources = []
@@ -154,15 +180,23 @@ def _add_options(
     if one is not None:
         options["one_node_environment"] = one
         sources.append(f"qconf -sp {one}: $pe_slots, all slots on one node")
-    if gpu is not None and gpus:
+    if gpu is not None:
         options["gpu_resource"] = gpu.name
         sources.append(f"qconf -sc: {gpu.name}, consumable {gpu.consumable}")
         form = "gpu-per-slot" if per_slot else "gpu"
         counted = "for each slot" if per_slot else "not for each slot"
         source = f"qconf -sc: consumable {gpu.consumable}, so {gpu.name} is counted {counted}"
         draft.add("gpu_request", form, source)
-        source = f"qhost -F {gpu.name}: {gpus} on {counts[gpus]} hosts"
-        draft.add("defaults.job.gpus_per_node", gpus, source)
+        if gpus:
+            source = f"qconf -se: complex_values {gpu.name}={gpus} of {counts[gpus]} hosts"
+            draft.add("defaults.job.gpus_per_node", gpus, source)
+        else:
+            seen = max((host.gpus for host in hosts), default=0)
+            question = (
+                f"How many GPUs has a node? complex_values of `qconf -se HOST` does not say it. At "
+                f"most {seen} are free now (qhost -F {gpu.name})."
+            )
+            draft.ask("defaults.job.gpus_per_node", seen or 4, question)
     elif hosts:
         draft.add("gpu_request", "none", "qconf -sc: no consumable resource for GPUs")
         source = (

@@ -62,7 +62,8 @@ def draft_site(draft: SiteDraft, clients: Clients, queue: str | None) -> None:
         "my_project",
         "Which project is charged? PBS's commands do not say whether one is needed (-A).",
     )
-    if "tm" not in re.findall(r"plm:(\w+)", _open_mpi(clients)) and clients.has("ompi_info"):
+    components = re.findall(r"plm:(\w+)", _open_mpi(clients))
+    if components and "tm" not in components:
         draft.ask(
             "setup",
             "export OMPI_MCA_plm_rsh_agent=/sw/bin/pbs-agent\n",
