@@ -7,6 +7,7 @@ A name or a job id is searched for in one folder of runs, then in the other fold
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -141,12 +142,18 @@ def follow_latest(path: Path) -> Path:
 
 def newest_in(folder: Path, description: str = "job.json") -> Path | None:
     """The newest run in the folder of a name, unless it is a copy. `description` is the file that a
-    run has."""
-    for name in sorted(_ids(folder), reverse=True):
-        path = folder / name / description
-        if os.path.isfile(path) and not is_copy(origin(folder / name, read_json(path))):
-            return folder / name
+    run has. Of runs of the same second, the one is meant whose description is newer."""
+    for _, names in itertools.groupby(sorted(_ids(folder), reverse=True), key=_second):
+        runs = [folder / name for name in names if os.path.isfile(folder / name / description)]
+        for run in sorted(runs, key=lambda run: os.stat(run / description).st_mtime_ns)[::-1]:
+            if not is_copy(origin(run, read_json(run / description))):
+                return run
     return None
+
+
+def _second(run_id: str) -> str:
+    """The time in an id, such as 20261127-223455."""
+    return run_id[:15]
 
 
 def _ids(folder: Path) -> list[str]:
@@ -194,19 +201,13 @@ def write_latest(folder: Path) -> None:
     one that cannot be written: this is no reason for a submission to fail."""
     if not _is_ours(folder / LATEST):
         return
-    newest = max(
-        (
-            name
-            for name in _ids(folder)
-            if any(os.path.isfile(folder / name / one) for one in DESCRIPTIONS)
-        ),
-        default=None,
-    )
     with contextlib.suppress(OSError):
+        found = [run for one in DESCRIPTIONS if (run := newest_in(folder, one)) is not None]
+        newest = max(found, key=lambda run: _second(run.name), default=None)
         if newest is None:
             (folder / LATEST).unlink()
         else:
-            write_atomically(folder / LATEST, f"{newest}\n")
+            write_atomically(folder / LATEST, f"{newest.name}\n")
 
 
 def _is_ours(latest: Path) -> bool:

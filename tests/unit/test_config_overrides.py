@@ -125,7 +125,7 @@ def test_a_command_in_place_of_the_task():
          "brackets or ': ' in quotes"),
         ("job.directives=--a", "job.directives: must be a list, not '--a'; write [--a]"),
         ("job=4", "job: must be a section with keys, not '4'; its keys are nodes, gpus_per_node, "
-         "ranks_per_node, cpus_per_gpu, memory, walltime, queue, account, directives, "
+         "ranks_per_node, cpus_per_gpu, memory, exclusive, walltime, queue, account, directives, "
          "skip_directives, setup, stop_margin, grace, max_restarts, chain"),
         ("job={nodes: 4", "not valid YAML: while parsing a flow mapping, did not find expected ',' "
          "or '}'; close the bracket, and quote a text that holds '[', ']', '{', '}' or ','"),

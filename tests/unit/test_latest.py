@@ -15,6 +15,7 @@ from hpc_amp.campaigns.found import runs_of
 from hpc_amp.cli.options import complete_runs
 from hpc_amp.jobs.code import copy_code
 from hpc_amp.jobs.events import record_event
+from hpc_amp.jobs.places import newest_in
 
 JOB = {"name": "a", "site": "slurm", "run": ["true"], "job": {"gpus_per_node": 0}}
 OLD, NEW = "20260101-000000-aaaa", "20260102-000000-aaaa"
@@ -95,3 +96,11 @@ def test_benchmarks_are_no_code(tmp_path: Path) -> None:
     (tmp_path / "code" / "benches" / "a").mkdir(parents=True)
     copy_code(tmp_path / "code", tmp_path / "run", tmp_path / "runs")
     assert list((tmp_path / "run" / "code").iterdir()) == []
+
+
+def test_of_two_runs_of_the_same_second_the_later_one_is_the_newest(host: StubHost) -> None:
+    submitted(host, "20260101-000000-zzzz")
+    later = submitted(host, "20260101-000000-aaaa")
+
+    assert (later.parent / "latest").read_text() == f"{later.name}\n"
+    assert newest_in(later.parent) == later
