@@ -309,8 +309,10 @@ def test_what_a_program_reports_is_shown_and_ranked(host: StubHost) -> None:
     assert (status["step"], status["total_steps"]) == (2, 2)
     lines = (Path(status["run_dir"]) / "metrics.jsonl").read_text().splitlines()
     assert [set(json.loads(line)) for line in lines] == [
-        {"step", "time", "loss", "lr"}, {"step", "time", "loss", "lr"}, {"time", "accuracy"},
-    ]  # fmt: skip
+        {"step", "time", "attempt", "loss", "lr"},
+        {"step", "time", "attempt", "loss", "lr"},
+        {"time", "attempt", "accuracy"},
+    ]
 
     swept = host.hpc_amp(
         "sweep", "fit.py", "--gpus", "0", "site=local", "--", "--lr=0.2,0.1", "{x}"
