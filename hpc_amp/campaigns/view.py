@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -122,7 +123,10 @@ class View:
     def _newest(self, named: Iterable[Path]) -> Campaign | None:
         """The newest campaign of this view in folders of names. A campaign that cannot be read is
         left out."""
-        found = [path.parent for name in named for path in name.glob(f"[0-9]*/{DESCRIPTION}")]
+        found = []
+        for name in named:
+            with contextlib.suppress(OSError, ValueError):  # no file can have such a name
+                found += [path.parent for path in name.glob(f"[0-9]*/{DESCRIPTION}")]
         for folder in sorted(found, key=lambda path: path.name, reverse=True):
             try:
                 campaign = read_campaign(folder.resolve())

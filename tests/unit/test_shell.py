@@ -445,6 +445,7 @@ def test_a_run_whose_site_names_another_runtime_meanwhile(host: StubHost) -> Non
     (image / "bin" / "sh").write_text("")
     site = host.work / "site.yaml"
     site.write_text("scheduler: slurm\nruntime: none\n")
+    (host.work / "train.py").touch()
     host.write_job({**JOB, "site": "./site.yaml", "container": {"image": "image"}})
     submitted = host.hpc_amp("submit", "job.yaml", "--json")
     run_dir = Path(json.loads(submitted.stdout)["run_dir"])
