@@ -36,6 +36,10 @@ class VideoBatch:
     def __len__(self) -> int:
         return len(self.seeds)
 
+    def examples(self, count: int) -> Tensor:
+        """Up to `count` of its frames, those of the first sequences, [N, 3, H, W] from -1 to 1."""
+        return self.images.flatten(0, 1)[:count]
+
     @property
     def frames(self) -> PairedBatch:
         """All frames as pairs, [B * T, ...]; a frame has the seed of its sequence."""
