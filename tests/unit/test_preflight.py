@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -888,8 +889,9 @@ def test_an_old_python_says_so(tmp_path: Path) -> None:
 def test_trackers(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     assert place.found(node_checks.check_trackers) == {}
     place.more = {"train": Train(trackers=["tensorboard", "wandb", "not_ours"])}
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    there = SimpleNamespace(origin="/somewhere/__init__.py")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: there)
     assert place.found(node_checks.check_trackers)["trackers"].severity == "good"
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "wandb" else 1)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "wandb" else there)
     found = place.found(node_checks.check_trackers)["trackers"]
     assert found.severity == "warning" and "there is no package wandb here" in found.what
