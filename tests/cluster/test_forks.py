@@ -25,6 +25,7 @@ print(json.dumps([*seen, sys.executable, "torch" in sys.modules]))
 def test_a_fork_sees_what_a_process_sees(warm_cluster: Cluster, tmp_path: Path) -> None:
     """The node's name and addresses, and the container's files."""
     (tmp_path / "hpc_amp").mkdir()
+    (tmp_path / "hpc_amp" / "__init__.py").touch()  # else an installed package comes first
     for name in ("process", "train"):
         (tmp_path / "hpc_amp" / f"{name}.py").write_text(LOOK)
     both = '"$0" -m hpc_amp.process && "$0" -m hpc_amp.train'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,6 @@ def test_a_drafted_site_runs_a_job(cluster: Cluster, scheduler: str, tmp_path: P
     (work / "p.py").write_text(PROGRAM)
     given = ["site=mine", "-N", "2", "-t", "5m", "launch.preflight=false", f"job.setup='{AS_ROOT}'"]
     log = call("submit", "p.py", *given, "--follow")
-    ranks = {line.split()[1]: line.split()[2] for line in log.splitlines() if line[:5] == "rank "}
+    ranks = dict(re.findall(r"\brank (\d+) (\S+)$", log, re.MULTILINE))
     assert sorted(map(int, ranks)) == list(range(8))
     assert len(set(ranks.values())) == 2
