@@ -11,12 +11,12 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
 from hpc_amp.cli.app import app
 from hpc_amp.cli.options import ENVIRONMENT, sections_of
+from hpc_amp.documents import DOCS, write_or_check
 
 _HEAD = """# All commands
 
@@ -87,15 +87,7 @@ def _cell(text: str) -> str:
 
 def main(arguments: list[str]) -> int:
     """Write docs/commands.md, or with `--check` compare it. Returns the exit status."""
-    path = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
-    new = page()
-    if path.exists() and path.read_text() == new:
-        return 0
-    if "--check" in arguments:
-        print(f"{path} is out of date: python -m hpc_amp.cli.document", file=sys.stderr)
-        return 1
-    path.write_text(new)
-    return 0
+    return write_or_check(DOCS / "commands.md", page(), arguments, "hpc_amp.cli.document")
 
 
 if __name__ == "__main__":

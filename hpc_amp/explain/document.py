@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 
+from hpc_amp.documents import DOCS, with_part, write_or_check
 from hpc_amp.explain.failures import Failure, known_failures
 from hpc_amp.schedulers import SCHEDULERS
 
@@ -59,25 +59,14 @@ def _cell(text: str) -> str:
 
 def with_table(document: str) -> str:
     """Replace the tables between the marks in a document. Raises ValueError without marks."""
-    before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"it needs the lines {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+    return with_part(document, BEGIN, END, table())
 
 
 def main(arguments: list[str]) -> int:
     """Write docs/explain.md, or with `--check` compare it. Returns the exit status."""
-    path = Path(__file__).resolve().parents[2] / "docs" / "explain.md"
-    old = path.read_text()
-    new = with_table(old)
-    if old == new:
-        return 0
-    if "--check" in arguments:
-        print(f"{path} is out of date: python -m hpc_amp.explain.document", file=sys.stderr)
-        return 1
-    path.write_text(new)
-    return 0
+    path = DOCS / "explain.md"
+    new = with_table(path.read_text())
+    return write_or_check(path, new, arguments, "hpc_amp.explain.document")
 
 
 if __name__ == "__main__":

@@ -80,6 +80,20 @@ class Adversarial:
     pass."""
 
 
+@dataclass(kw_only=True, slots=True, frozen=True)
+class LeastSquaresAdversarial(Adversarial):
+    """How generator and discriminator are trained against each other, both with Adam."""
+
+    loss: Literal["hinge", "lsgan", "nonsaturating"] = "lsgan"
+    """The loss of both sides."""
+    generator_lr: NonNegative = 2e-4
+    """Peak learning rate of the generator."""
+    discriminator_lr: NonNegative = 2e-4
+    """Peak learning rate of the discriminator."""
+    betas: Annotated[tuple[float, float], averaging] = (0.5, 0.999)
+    """Adam's averaging coefficients."""
+
+
 def feature_network(value: str) -> None:
     """A check that a value is `inception` or `package.module:callable`."""
     if value != INCEPTION and not re.fullmatch(r"[^\W\d][\w.]*:[^\W\d]\w*", value):

@@ -41,7 +41,54 @@ class Made:
     log_variance: Tensor | None = None
 
 
-class PairedGan(ConditionalGan):
+class ComparedGan(ConditionalGan):
+    """Base class of models whose true images are given: the perceptual loss, and metrics of images
+    against the true ones."""
+
+    synthetic_labels: ClassVar[str] = "label_agreement"
+    train: PairedTrain
+    data: Prepared[Any]
+
+    def prepare_measures(self, losses: PairedLosses) -> None:
+        """Read the weights of the networks that losses and metrics need. Called once, when `data`
+        is there."""
+        self.data_name, self.synthetic = self.data.name, self.data.synthetic
+        size, evaluation = self.train.images.size, self.train.evaluation
+        self._distances = SetDistances(
+            ("images",), self.world, self.device, fid=evaluation.fid, size=size
+        )
+        self._lpips: Lpips | None = None
+        if evaluation.lpips.weights is not None:
+            self._lpips = Lpips(evaluation.lpips, size, self.device)
+        self._perceptual: PerceptualLoss | None = None
+        if losses.perceptual:
+            network = feature_network(losses.perceptual_weights)
+            self._perceptual = PerceptualLoss(network).to(self.device)
+
+    def compare(self, made: Tensor, batch: PairedBatch) -> dict[str, Tensor]:
+        """Sums over images [B, 3, H, W] that were made of `batch`; their features stay here until
+        the end of the evaluation."""
+        self._distances.add_real("images", batch.images)
+        self._distances.add_made("images", made)
+        sums = image_sums(made, batch.images)
+        if self._lpips is not None:
+            sums["lpips"] = self._lpips(made, batch.images).sum()
+        if self.data.labels_of is not None and batch.labels is not None:
+            agrees = self.data.labels_of(made.float()) == batch.labels
+            sums[self.synthetic_labels] = agrees.double().mean((1, 2)).sum()
+        return sums
+
+    def spreads(self) -> Mapping[str, float]:
+        """Those of the sets of `summarize`."""
+        return self._distances.spreads()
+
+    def protocol(self) -> dict[str, Any]:
+        """Of FID, KID and LPIPS."""
+        own = {} if self._lpips is None else {"lpips": self._lpips.protocol}
+        return {**self._distances.protocol(), **own}
+
+
+class PairedGan(ComparedGan):
     """Base class of SPADE and pix2pixHD: data, losses, metrics and pictures of pairs.
 
     Metrics: those of `SetDistances`, `l1`, `psnr`, `ssim` and, if it is wanted, `lpips` against the
@@ -49,8 +96,6 @@ class PairedGan(ConditionalGan):
     their label.
     """
 
-    synthetic_labels: ClassVar[str] = "label_agreement"
-    train: PairedTrain
     data: Prepared[PairedBatch]
 
     @property
@@ -70,19 +115,7 @@ class PairedGan(ConditionalGan):
     def prepare_data(self) -> TrainingData:
         """Find or draw the images, and read the weights of the perceptual network."""
         self.data = prepare_paired(self.train.images, self.train, self.world, self.device)
-        self.data_name, self.synthetic = self.data.name, self.data.synthetic
-        size, evaluation = self.train.images.size, self.train.evaluation
-        self._distances = SetDistances(
-            ("images",), self.world, self.device, fid=evaluation.fid, size=size
-        )
-        self._lpips: Lpips | None = None
-        if evaluation.lpips.weights is not None:
-            self._lpips = Lpips(evaluation.lpips, size, self.device)
-        self._perceptual: PerceptualLoss | None = None
-        losses = self.paired_losses
-        if losses.perceptual:
-            network = feature_network(losses.perceptual_weights)
-            self._perceptual = PerceptualLoss(network).to(self.device)
+        self.prepare_measures(self.paired_losses)
         self._shown: PairedBatch | None = None
         return self.data.training
 
@@ -178,31 +211,13 @@ class PairedGan(ConditionalGan):
         """Sums over the batch; the features of its images stay here until `summarize`."""
         if self._shown is None:
             self._shown = part_of(batch, slice(self.train.evaluation.pictures))
-        made = self.render(batch, networks)
-        self._distances.add_real("images", batch.images)
-        self._distances.add_made("images", made)
-        sums = image_sums(made, batch.images)
-        if self._lpips is not None:
-            sums["lpips"] = self._lpips(made, batch.images).sum()
-        if self.data.labels_of is not None and batch.labels is not None:
-            agrees = self.data.labels_of(made.float()) == batch.labels
-            sums[self.synthetic_labels] = agrees.double().mean((1, 2)).sum()
-        return sums
+        return self.compare(self.render(batch, networks), batch)
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         """The metrics of the class. A collective call."""
         images = sums["images"]
         means = {name: value / images for name, value in sums.items() if name != "images"}
         return {**self._distances.distances(), **means}
-
-    def spreads(self) -> Mapping[str, float]:
-        """Those of the sets of `summarize`."""
-        return self._distances.spreads()
-
-    def protocol(self) -> dict[str, Any]:
-        """Of FID, KID and LPIPS."""
-        own = {} if self._lpips is None else {"lpips": self._lpips.protocol}
-        return {**self._distances.protocol(), **own}
 
     def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
         """An image from each label map, or input image, of `request`."""

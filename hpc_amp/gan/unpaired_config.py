@@ -5,25 +5,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated
 
-from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, Path, Positive, averaging
-from hpc_amp.gan.config import VGG_HALVINGS, Adversarial, GanTrain, Halvings, SpectralName
+from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, Path, Positive
+from hpc_amp.gan.config import (
+    VGG_HALVINGS,
+    GanTrain,
+    Halvings,
+    LeastSquaresAdversarial,
+    SpectralName,
+)
 from hpc_amp.gan.data.config import UnpairedData
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class UnpairedAdversarial(Adversarial):
+class UnpairedAdversarial(LeastSquaresAdversarial):
     """How generator and discriminator are trained against each other, both with Adam."""
 
-    loss: Literal["hinge", "lsgan", "nonsaturating"] = "lsgan"
-    """The loss of both sides."""
     generator_lr: NonNegative = 1e-4
     """Peak learning rate of the generator."""
     discriminator_lr: NonNegative = 1e-4
     """Peak learning rate of the discriminator."""
-    betas: Annotated[tuple[float, float], averaging] = (0.5, 0.999)
-    """Adam's averaging coefficients."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -87,6 +88,17 @@ class Queue:
                     f"job.nodes is {request.nodes}, and {self.name} has {enough} with {gpus} GPUs",
                     "request fewer",
                 )
+
+
+def limit_seconds(text: str) -> int | None:
+    """Convert a limit of PBS or Grid Engine, `12:00:00` or a number of seconds, to seconds. None
+    for any other text, such as INFINITY."""
+    if not re.fullmatch(r"\d+(:\d+){0,2}", text):
+        return None
+    seconds = 0
+    for part in text.split(":"):
+        seconds = seconds * 60 + int(part)
+    return seconds
 
 
 def check_queues(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -36,6 +36,7 @@ from hpc_amp.gan.data.synthetic import (
     DrawnClasses,
     DrawnDomains,
     DrawnPairs,
+    Pair,
     labels_of,
 )
 from hpc_amp.gan.video.batches import VideoBatch
@@ -43,7 +44,7 @@ from hpc_amp.gan.video.config import VideoData
 from hpc_amp.gan.video.flows import read_flow
 from hpc_amp.gan.video.folders import VideoFiles
 from hpc_amp.gan.video.sets import VideoSet
-from hpc_amp.gan.video.synthetic import DrawnVideos
+from hpc_amp.gan.video.synthetic import DrawnVideos, VideoFrame
 
 T = TypeVar("T")
 
@@ -97,19 +98,26 @@ def _drawn_parts(data: PairedData, split: str) -> PairedParts:
     config = data.synthetic
     count = config.train if split == "train" else config.test
     pairs = DrawnPairs(count, min(data.labels, len(COLOURS)), data.size, config.seed, split)
+    return _parts_of(pairs, pairs.picture, data)
+
+
+def _parts_of(
+    drawn: Sequence[Pair] | Sequence[VideoFrame], picture: Callable[[int], Tensor], data: PairedData
+) -> PairedParts:
+    """Drawn images with what a generator makes them from: their maps, or the image `picture`."""
     from_labels = data.inputs == "labels"
 
     def ids(number: int) -> Tensor:
-        labels = pairs[number].labels
+        labels = drawn[number].labels
         if data.ignore_label is None:
             return labels
         return labels + (labels >= data.ignore_label)  # as in files: no pixel has that id
 
     return PairedParts(
-        DrawnImages(count, lambda number: pairs[number].image),
+        DrawnImages(len(drawn), lambda number: drawn[number].image),
         labels=DrawnMaps(ids) if from_labels else None,
-        instances=DrawnMaps(lambda number: pairs[number].instances) if data.instances else None,
-        inputs=None if from_labels else DrawnImages(count, pairs.picture),
+        instances=DrawnMaps(lambda number: drawn[number].instances) if data.instances else None,
+        inputs=None if from_labels else DrawnImages(len(drawn), picture),
     )
 
 
@@ -150,20 +158,7 @@ def drawn_videos(data: VideoData, labels: int, split: str) -> VideoSet:
     count = data.synthetic.train if split == "train" else data.synthetic.test
     drawn = DrawnVideos(count, labels, data.size, data.synthetic, split)
     frames = drawn.frames
-    from_labels = data.inputs == "labels"
-
-    def ids(number: int) -> Tensor:
-        found = frames[number].labels
-        if data.ignore_label is None:
-            return found
-        return found + (found >= data.ignore_label)  # as in files: no pixel has that id
-
-    parts = PairedParts(
-        DrawnImages(len(frames), lambda number: frames[number].image),
-        labels=DrawnMaps(ids) if from_labels else None,
-        instances=DrawnMaps(lambda number: frames[number].instances) if data.instances else None,
-        inputs=None if from_labels else DrawnImages(len(frames), drawn.picture),
-    )
+    parts = _parts_of(frames, drawn.picture, data)
 
     def flow(number: int) -> tuple[Tensor, Tensor]:
         return frames[number].flow, frames[number].known

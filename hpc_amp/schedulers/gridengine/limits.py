@@ -13,6 +13,7 @@ from hpc_amp.finding import Finding
 from hpc_amp.schedulers.base import Client
 from hpc_amp.schedulers.gridengine.grammar import names_of
 from hpc_amp.schedulers.gridengine.slots import environment, slots_of_node
+from hpc_amp.schedulers.queues import limit_seconds
 
 _NEVER = "Grid Engine would refuse the job, or never start it"
 
@@ -60,7 +61,7 @@ def _check_queue(
     if own_walltime:
         return
     shown = fields_of(client.ask("qconf", "-sq", queue).stdout).get("h_rt", "")
-    limit = _seconds(shown)
+    limit = limit_seconds(shown)
     if limit is not None and limit < parse_duration(job.resources.walltime):
         what = f"job.walltime {job.resources.walltime} is more than {queue} allows ({shown})"
         fix = "make it shorter: a run continues in its next job by itself"
@@ -122,14 +123,3 @@ def job_is_killed_whole(configuration: str) -> bool:
     text = fields_of(configuration).get("execd_params", "")
     wanted = r"(?i)\b(ENABLE_ADDGRP_KILL|USE_CGROUPS|USE_CPUSETS)=(true|1|yes)\b"
     return re.search(wanted, text) is not None
-
-
-def _seconds(limit: str) -> int | None:
-    """Convert a limit, `12:00:00` or a number of seconds, to seconds. None for INFINITY, and if
-    hosts have limits of their own."""
-    if not re.fullmatch(r"\d+(:\d+){0,2}", limit):
-        return None
-    seconds = 0
-    for part in limit.split(":"):
-        seconds = seconds * 60 + int(part)
-    return seconds

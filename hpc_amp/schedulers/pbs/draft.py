@@ -13,6 +13,7 @@ from hpc_amp.config.site_draft import SiteDraft
 from hpc_amp.config.units import format_duration, parse_duration
 from hpc_amp.errors import UsageError
 from hpc_amp.schedulers.pbs.qstat import NODE, QUEUE, SERVER, parse_qstat
+from hpc_amp.schedulers.queues import limit_seconds
 
 _QUEUES = ("qstat", "-Qf")
 # Resources that every node has. Others, such as `system` or `gputype`, tell kinds of nodes apart.
@@ -155,7 +156,7 @@ def _add_queue(
     if others:
         source += f". Other queues (qstat -Qf): {', '.join(others)}. A job chooses with job.queue."
     draft.add("defaults.job.queue", name, source)
-    limit = _seconds(queues.get(name, {}).get("resources_max.walltime", ""))
+    limit = limit_seconds(queues.get(name, {}).get("resources_max.walltime", ""))
     if limit is not None and limit < parse_duration(Resources().walltime):
         source = "qstat -Qf: resources_max.walltime, less than hpc-amp's default"
         draft.add("defaults.job.walltime", format_duration(limit), source)
@@ -207,13 +208,3 @@ def _add_sharing(draft: SiteDraft, kinds: Counter[Kind], queue: Mapping[str, str
         "Shall every job have whole nodes? Jobs share nodes here (pbsnodes -a: sharing). A shared "
         "node disturbs measurements, and PBS only counts GPUs unless its cgroups hook is enabled.",
     )
-
-
-def _seconds(text: str) -> int | None:
-    """Convert `12:00:00` or a number of seconds to seconds. None for any other text."""
-    if not re.fullmatch(r"\d+(:\d+){0,2}", text):
-        return None
-    seconds = 0
-    for part in text.split(":"):
-        seconds = seconds * 60 + int(part)
-    return seconds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
 from hpc_amp.config.schema import Job
@@ -12,7 +11,8 @@ from hpc_amp.errors import SchedulerError
 from hpc_amp.finding import Finding
 from hpc_amp.schedulers.base import Client
 from hpc_amp.schedulers.pbs.grammar import GRAMMAR
-from hpc_amp.schedulers.queues import Queue, Request, check_queues
+from hpc_amp.schedulers.pbs.qstat import QUEUE, SERVER, parse_qstat
+from hpc_amp.schedulers.queues import Queue, Request, check_queues, limit_seconds
 
 
 def check_limits(job: Job, site: Site, client: Client) -> Iterator[Finding]:
@@ -26,8 +26,8 @@ def check_limits(job: Job, site: Site, client: Client) -> Iterator[Finding]:
     if named is None and "-q" not in skipped:
         named = job.resources.queue
     try:
-        found = _attributes(client.output("qstat", "-Qf"), "Queue")
-        ((server, attributes), *_) = _attributes(client.output("qstat", "-Bf"), "Server").items()
+        found = parse_qstat(client.output("qstat", "-Qf"), QUEUE)
+        ((server, attributes), *_) = parse_qstat(client.output("qstat", "-Bf"), SERVER).items()
         named = named or attributes.get("default_queue")
     except (SchedulerError, ValueError):
         return
@@ -71,32 +71,8 @@ def _queue(name: str, values: Mapping[str, str]) -> Queue:
     return Queue(
         name=name,
         closed="disabled" if values.get("enabled") == "False" else closed,
-        longest=_seconds(values.get("resources_max.walltime", "")),
+        longest=limit_seconds(values.get("resources_max.walltime", "")),
         fewest_nodes=number("resources_min.nodect") or 1,
         most_nodes=number("resources_max.nodect"),
         indirect=values.get("queue_type") == "Route" or values.get("from_route_only") == "True",
     )
-
-
-def _attributes(text: str, kind: str) -> dict[str, dict[str, str]]:
-    """The attributes of queues (`Queue`) or of the server (`Server`) in the output of qstat, by
-    name. A line that begins with a tab continues the value before."""
-    found: dict[str, dict[str, str]] = {}
-    attributes: dict[str, str] = {}
-    for line in text.replace("\n\t", "").splitlines():
-        if line.startswith(f"{kind}:"):
-            attributes = found.setdefault(line.partition(":")[2].strip(), {})
-        elif " = " in line:
-            name, _, value = line.strip().partition(" = ")
-            attributes[name] = value
-    return found
-
-
-def _seconds(text: str) -> int | None:
-    """Convert a time of PBS, `12:00:00` or a number of seconds. None for any other text."""
-    if not re.fullmatch(r"\d+(:\d+){0,2}", text):
-        return None
-    seconds = 0
-    for part in text.split(":"):
-        seconds = seconds * 60 + int(part)
-    return seconds

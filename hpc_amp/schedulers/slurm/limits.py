@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -77,7 +76,7 @@ def check_limits(job: Job, site: Site, client: Client) -> Iterator[Finding]:
         return
     if answer.count("CLUSTER:") > 1:  # SLURM_CLUSTERS: the first one that is free takes the job
         return
-    rows = [line.strip().split("|") for line in answer.splitlines() if line.count("|") == 5]
+    rows = reports.rows(answer, 6)
     default = next((row[0].rstrip("*") for row in rows if row[0].endswith("*")), None)
     wanted = named or default
     if wanted is None or not rows:
@@ -161,10 +160,7 @@ def _queues(rows: list[list[str]], gpu_type: str | None) -> list[Queue]:
 def _gpus(resources: str, gpu_type: str | None) -> int:
     """The GPUs of a node in sinfo's `%G`, such as `gpu:a100:4(S:0-1),lustre:1`. A type is only
     compared if the node reports one."""
-    number = 0
-    for entry in re.sub(r"\([^)]*\)", "", resources).split(","):
-        kind, *words = entry.split(":")
-        typed = words[0] if len(words) == 2 else None
-        if kind == "gpu" and words[-1:] and words[-1].isdecimal():
-            number += int(words[-1]) if None in (typed, gpu_type) or typed == gpu_type else 0
-    return number
+    found = reports.gpus(resources)
+    if gpu_type is None:
+        return sum(found.values())
+    return found.get(gpu_type, 0) + found.get("", 0)

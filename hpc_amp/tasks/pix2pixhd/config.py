@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from hpc_amp.config.schema import TaskName
-from hpc_amp.config.values import NETWORK, Count, Fixed, Natural, NonNegative, averaging
+from hpc_amp.config.values import NETWORK, Count, Fixed, Natural
 from hpc_amp.errors import KeyProblem
-from hpc_amp.gan.config import Adversarial, Halvings, SpectralName
+from hpc_amp.gan.config import Halvings, LeastSquaresAdversarial, SpectralName
 from hpc_amp.gan.paired_config import (
     PairedLosses,
     PairedTrain,
@@ -76,27 +76,13 @@ class Pix2pixHdNetworks:
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class Pix2pixHdAdversarial(Adversarial):
-    """How generator and discriminator are trained against each other, both with Adam."""
-
-    loss: Literal["hinge", "lsgan", "nonsaturating"] = "lsgan"
-    """The loss of both sides."""
-    generator_lr: NonNegative = 2e-4
-    """Peak learning rate of the generator."""
-    discriminator_lr: NonNegative = 2e-4
-    """Peak learning rate of the discriminator."""
-    betas: Annotated[tuple[float, float], averaging] = (0.5, 0.999)
-    """Adam's averaging coefficients."""
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
 class Pix2pixHdConfig(PairedTrain):
     """Images from label maps or other images, from coarse to fine."""
 
     task: TaskName = "pix2pixhd"
     pix2pixhd: Pix2pixHdNetworks = field(default_factory=Pix2pixHdNetworks)
     """The networks, and the weights of the losses."""
-    adversarial: Pix2pixHdAdversarial = field(default_factory=Pix2pixHdAdversarial)
+    adversarial: LeastSquaresAdversarial = field(default_factory=LeastSquaresAdversarial)
 
     def halvings(self) -> Iterator[Halvings]:
         """Those of all networks. With an enhancer, some see images of half the size."""

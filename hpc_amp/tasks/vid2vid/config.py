@@ -14,10 +14,9 @@ from hpc_amp.config.values import (
     NonNegative,
     above,
     at_least,
-    averaging,
 )
 from hpc_amp.errors import KeyProblem
-from hpc_amp.gan.config import Adversarial, Halvings, SpectralName
+from hpc_amp.gan.config import Halvings, LeastSquaresAdversarial, SpectralName
 from hpc_amp.gan.paired_config import (
     PairedLosses,
     PairedTrain,
@@ -118,20 +117,6 @@ class Vid2vidNetworks:
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class Vid2vidAdversarial(Adversarial):
-    """How generator and discriminators are trained against each other, both with Adam."""
-
-    loss: Literal["hinge", "lsgan", "nonsaturating"] = "lsgan"
-    """The loss of both sides."""
-    generator_lr: NonNegative = 2e-4
-    """Peak learning rate of the generator."""
-    discriminator_lr: NonNegative = 2e-4
-    """Peak learning rate of the discriminators."""
-    betas: Annotated[tuple[float, float], averaging] = (0.5, 0.999)
-    """Adam's averaging coefficients."""
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
 class Vid2vidConfig(PairedTrain):
     """Video from sequences of label maps or other images."""
 
@@ -140,7 +125,7 @@ class Vid2vidConfig(PairedTrain):
     """Where sequences come from."""
     vid2vid: Vid2vidNetworks = field(default_factory=Vid2vidNetworks)
     """The networks, and the weights of the losses."""
-    adversarial: Vid2vidAdversarial = field(default_factory=Vid2vidAdversarial)
+    adversarial: LeastSquaresAdversarial = field(default_factory=LeastSquaresAdversarial)
     """How generator and discriminators are trained against each other, both with Adam."""
 
     def halvings(self) -> Iterator[Halvings]:

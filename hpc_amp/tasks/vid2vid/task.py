@@ -5,24 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hpc_amp.gan.comparison import image_sums
 from hpc_amp.gan.data.batches import condition
 from hpc_amp.gan.data.training import Prepared, prepare_videos
 from hpc_amp.gan.discriminators import MultiScaleDiscriminator, judge_together
-from hpc_amp.gan.distance import SetDistances
-from hpc_amp.gan.features import PerceptualLoss, feature_network
 from hpc_amp.gan.generation import Request
 from hpc_amp.gan.layers import initialize
 from hpc_amp.gan.losses import discriminator_loss, feature_matching_loss, generator_loss
-from hpc_amp.gan.lpips import Lpips
-from hpc_amp.gan.paired import read_inputs, show_condition
+from hpc_amp.gan.paired import ComparedGan, read_inputs, show_condition
 from hpc_amp.gan.penalties import r1_penalty
-from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR, ConditionalGan
+from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR
 from hpc_amp.gan.video.batches import VideoBatch, conditions
 from hpc_amp.gan.video.consistency import consistency_sums, flow_loss, mask_loss, warp_loss
 from hpc_amp.gan.video.discriminators import TemporalDiscriminator, judge_windows, time_windows
@@ -35,7 +30,7 @@ PICTURE_FRAMES = 10
 """Columns of a picture."""
 
 
-class Vid2vid(ConditionalGan):
+class Vid2vid(ComparedGan):
     """A generator of sequences, against a discriminator of frames and one of how frames follow each
     other.
 
@@ -50,19 +45,7 @@ class Vid2vid(ConditionalGan):
     def prepare_data(self) -> TrainingData:
         """Find or draw the sequences, and read the weights of the perceptual network."""
         self.data = prepare_videos(self.train.images, self.train, self.world, self.device)
-        self.data_name, self.synthetic = self.data.name, self.data.synthetic
-        size, evaluation = self.train.images.size, self.train.evaluation
-        self._distances = SetDistances(
-            ("images",), self.world, self.device, fid=evaluation.fid, size=size
-        )
-        self._lpips: Lpips | None = None
-        if evaluation.lpips.weights is not None:
-            self._lpips = Lpips(evaluation.lpips, size, self.device)
-        self._perceptual: PerceptualLoss | None = None
-        losses = self.train.vid2vid.losses
-        if losses.perceptual:
-            network = feature_network(losses.perceptual_weights)
-            self._perceptual = PerceptualLoss(network).to(self.device)
+        self.prepare_measures(self.train.vid2vid.losses)
         self._shown: VideoBatch | None = None
         return self.data.training
 
@@ -210,16 +193,7 @@ class Vid2vid(ConditionalGan):
         if self._shown is None:
             self._shown = batch.first(self.train.evaluation.pictures)
         made, flows = self.render(batch, networks)
-        frames = batch.frames
-        of_frames = made.flatten(0, 1)
-        self._distances.add_real("images", frames.images)
-        self._distances.add_made("images", of_frames)
-        sums = image_sums(of_frames, frames.images)
-        if self._lpips is not None:
-            sums["lpips"] = self._lpips(of_frames, frames.images).sum()
-        if self.data.labels_of is not None and frames.labels is not None:
-            agrees = self.data.labels_of(of_frames.float()) == frames.labels
-            sums["label_agreement"] = agrees.double().mean((1, 2)).sum()
+        sums = self.compare(made.flatten(0, 1), batch.frames)
         if batch.flows is not None and batch.known is not None:
             sums |= consistency_sums(made, flows, batch.images, batch.flows, batch.known)
         return sums
@@ -233,15 +207,6 @@ class Vid2vid(ConditionalGan):
             of_flow = name == "flow_error" or name.startswith("warping_error")
             found[name] = value / max(sums["known" if of_flow else "images"], 1.0)
         return found
-
-    def spreads(self) -> Mapping[str, float]:
-        """Those of the frames of `summarize`."""
-        return self._distances.spreads()
-
-    def protocol(self) -> dict[str, Any]:
-        """Of FID, KID and LPIPS."""
-        own = {} if self._lpips is None else {"lpips": self._lpips.protocol}
-        return {**self._distances.protocol(), **own}
 
     def picture_rows(self, networks: Networks) -> Tensor:
         """For each sequence a row of inputs, one of generated and one of true frames, in the order
