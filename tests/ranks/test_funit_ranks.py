@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.funit import NAMES, plain_train
-from support.rank_trainings import check_resume, train_models
+from support.rank_trainings import COMMON, FP16, check_resume, train_models
 from support.training import curve
 from support.warm import Warm
 
@@ -15,7 +15,6 @@ pytestmark = pytest.mark.ranks
 
 LOSSES = ("d", "r1", "gan", "features", "reconstruction")
 METRICS = ("frechet_random", "nearest_class", "truth_l1")
-COMMON: dict[str, Any] = {"log_every": 1, "device": "cpu", "checkpoint": {"every": "100epochs"}}
 # Larger steps enlarge the differences of rounding, as in any GAN.
 PARITY: dict[str, Any] = {
     **COMMON,
@@ -23,15 +22,7 @@ PARITY: dict[str, Any] = {
     "precision": {"mode": "fp32"},
     "adversarial": {"generator_lr": 2e-4, "discriminator_lr": 2e-4},
 }
-# Overflows at once, and again each time that a scale has grown back.
-FP16: dict[str, Any] = {
-    **COMMON,
-    "precision": {"mode": "fp16", "init_scale": 2.0**20, "growth_interval": 2},
-    "accumulate": 2,
-    "ema": 0.9,
-    "epochs": 3,
-    "max_steps": 8,
-}
+SMALL_FP16: dict[str, Any] = {**FP16, "epochs": 3, "max_steps": 8}
 STOP = 5
 """In the middle of the second epoch."""
 
@@ -40,7 +31,7 @@ STOP = 5
 def folder(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run directories of trainings on one and two ranks, one of which was stopped."""
     made = tmp_path_factory.mktemp("funit")
-    models = {n: (plain_train(n, **PARITY), plain_train(n, **FP16)) for n in NAMES}
+    models = {n: (plain_train(n, **PARITY), plain_train(n, **SMALL_FP16)) for n in NAMES}
     train_models(warm, made, models, STOP)
     return made
 

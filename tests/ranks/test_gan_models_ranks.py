@@ -8,27 +8,12 @@ from typing import Any
 import pytest
 import torch
 from support import paired, unpaired
-from support.rank_trainings import check_resume, train_all, train_models
+from support.rank_trainings import COMMON, FP16, PARITY, check_resume, train_all, train_models
 from support.training import curve
 from support.warm import Warm
 
 pytestmark = pytest.mark.ranks
 
-COMMON: dict[str, Any] = {"log_every": 1, "device": "cpu", "checkpoint": {"every": "100epochs"}}
-PARITY: dict[str, Any] = {
-    **COMMON,
-    "precision": {"mode": "fp32"},
-    # Adam divides by the size of a gradient: without this, one that is nothing but rounding, such
-    # as that of a bias before a normalisation, makes a step of full size.
-    "adversarial": {"eps": 1e-2},
-}
-# Overflows at once, and again each time that a scale has grown back.
-FP16: dict[str, Any] = {
-    **COMMON,
-    "precision": {"mode": "fp16", "init_scale": 2.0**20, "growth_interval": 2},
-    "accumulate": 2,
-    "ema": 0.9,
-}
 STOP = 4
 """In the middle of the second epoch."""
 EPOCHS = {"pix2pixhd": 3}

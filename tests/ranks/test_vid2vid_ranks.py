@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.rank_trainings import check_resume, run_on, train_models
+from support.rank_trainings import FP16, PARITY, check_resume, run_on, train_models
 from support.training import curve
 from support.vid2vid import LOSSES, METRICS, plain_train
 from support.video import write_videos
@@ -17,24 +16,6 @@ from hpc_amp.config.schema import Job, to_plain
 
 pytestmark = pytest.mark.ranks
 
-COMMON: dict[str, Any] = {
-    "log_every": 1,
-    "device": "cpu",
-    "checkpoint": {"every": "100epochs"},
-    "epochs": 2,
-}
-# As in test_gan_models_ranks.py.
-PARITY: dict[str, Any] = {
-    **COMMON,
-    "precision": {"mode": "fp32"},
-    "adversarial": {"eps": 1e-2},
-}
-FP16: dict[str, Any] = {
-    **COMMON,
-    "precision": {"mode": "fp16", "init_scale": 2.0**20, "growth_interval": 2},
-    "accumulate": 2,
-    "ema": 0.9,
-}
 STOP = 4
 """In the middle of the second epoch, whose sequences are longer."""
 
@@ -43,7 +24,12 @@ def test_two_ranks_train_resume_and_generate_as_one(warm: Warm, tmp_path: Path) 
     """The same sequences in each step, the same losses and metrics, also where sequences grow; a
     resume under fp16 with overflows and accumulation is bit-exact. Then both ranks generate what
     one does, each its share of the sequences."""
-    train_models(warm, tmp_path, {"vid2vid": (plain_train(**PARITY), plain_train(**FP16))}, STOP)
+    train_models(
+        warm,
+        tmp_path,
+        {"vid2vid": (plain_train(**PARITY, epochs=2), plain_train(**FP16, epochs=2))},
+        STOP,
+    )
     folder = tmp_path / "vid2vid"
     one, two = (folder / f"parity-{ranks}" for ranks in (1, 2))
     for loss in LOSSES:

@@ -15,6 +15,24 @@ from support.warm import Warm
 Training = tuple[Path, dict[str, Any], int]
 """The run directory, the keys of `train`, and the step where it is stopped (0: it is not)."""
 
+COMMON: dict[str, Any] = {"log_every": 1, "device": "cpu", "checkpoint": {"every": "100epochs"}}
+"""Keys of `train` of all these trainings."""
+PARITY: dict[str, Any] = {
+    **COMMON,
+    "precision": {"mode": "fp32"},
+    # Adam divides by the size of a gradient: without this, one that is nothing but rounding, such
+    # as that of a bias before a normalisation, makes a step of full size.
+    "adversarial": {"eps": 1e-2},
+}
+"""To compare numbers of ranks."""
+FP16: dict[str, Any] = {
+    **COMMON,
+    "precision": {"mode": "fp16", "init_scale": 2.0**20, "growth_interval": 2},
+    "accumulate": 2,
+    "ema": 0.9,
+}
+"""Overflows at once, and again each time that a scale has grown back."""
+
 _SCRIPT = """
 import json, sys
 from hpc_amp.config.schema import from_plain

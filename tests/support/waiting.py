@@ -38,3 +38,11 @@ def wait_for_news(file: Path, known: int, seconds: float = 5.0) -> None:
     deadline = time.monotonic() + seconds
     while size_of(file) == known and time.monotonic() < deadline:
         time.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False

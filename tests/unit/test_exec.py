@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.environment import clean_environ
-from support.waiting import wait_for_file, wait_until
+from support.waiting import is_running, wait_for_file, wait_until
 
 from hpc_amp.distributed import environment
 
@@ -388,14 +388,7 @@ def test_a_program_that_ignores_sigterm_ends_with_its_supervisor(tmp_path: Path)
     process.wait()
 
     try:
-        wait_until(lambda: not _runs(pid), "the program has ended")
+        wait_until(lambda: not is_running(pid), "the program has ended")
     finally:
-        if _runs(pid):
+        if is_running(pid):
             os.kill(pid, signal.SIGKILL)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False

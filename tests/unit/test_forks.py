@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support import commands
 from support.environment import clean_environ
-from support.waiting import wait_for_file, wait_until
+from support.waiting import is_running, wait_for_file, wait_until
 
 # Stands in for hpc_amp.train, which the run's own `src` has.
 PROGRAM = """
@@ -54,13 +54,6 @@ def start(python: Path, folder: Path, environ: dict[str, str], word: str) -> sub
     )  # fmt: skip
 
 
-def alive(pid: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-
-
 def test_a_training_has_the_files_and_the_environment_of_its_python(
     warm_python: Path, tmp_path: Path, environ: dict[str, str]
 ) -> None:
@@ -86,9 +79,9 @@ def test_a_training_ends_and_is_ended_as_its_python(
     killed = start(warm_python, tmp_path, environ, "wait")
     wait_for_file(tmp_path / "pid")
     pid = int((tmp_path / "pid").read_text())
-    assert pid != killed.pid and alive(pid)
+    assert pid != killed.pid and is_running(pid)
     killed.kill()
-    wait_until(lambda: not alive(pid), "the training to be killed")
+    wait_until(lambda: not is_running(pid), "the training to be killed")
     for program in (died, killed):
         program.communicate()
 

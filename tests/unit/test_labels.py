@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.environment import clean_environ
-from support.waiting import wait_for_file, wait_until
+from support.waiting import is_running, wait_for_file, wait_until
 
 from hpc_amp.distributed.labels import Stream
 
@@ -259,15 +259,8 @@ def test_the_program_ends_with_a_supervisor_that_is_killed(tmp_path: Path) -> No
     process.wait()
 
     pid = int(pid_file.read_text())
-    while _runs(pid):
+    while is_running(pid):
         time.sleep(0.02)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
 
 
 def test_a_file_of_the_launcher_stays_open(tmp_path: Path) -> None:

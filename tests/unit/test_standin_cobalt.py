@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.standins import OPEN_MPI, CobaltStandIn, identity
-from support.waiting import wait_until
+from support.waiting import is_running, wait_until
 
 pytestmark = pytest.mark.standin
 
@@ -694,13 +694,6 @@ def started(cobalt: CobaltStandIn, name: str = "pid") -> int:
     return int(path.read_text())
 
 
-def alive(pid: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-
-
 def test_stand_in_remote_job_never_hears_of_qdel(start: Start) -> None:
     cobalt = start(run_remote=True, epilogue_delay=None)
     job_id = submit(cobalt, STUBBORN)
@@ -717,12 +710,12 @@ def test_stand_in_remote_job_never_hears_of_qdel(start: Start) -> None:
     end(cobalt, job_id)
     (cobalt.work / "beats").unlink(missing_ok=True)
     wait_until((cobalt.work / "beats").exists, "the orphan to go on")
-    assert alive(pid) and not (cobalt.work / "heard").exists()
+    assert is_running(pid) and not (cobalt.work / "heard").exists()
     assert log(cobalt, job_id).endswith(
         f"Info: user delete requested with signal SIGTERM by user {user}\n"
     )
     cobalt.stop()
-    assert not alive(pid)
+    assert not is_running(pid)
 
 
 def test_stand_in_epilogue_kills_what_a_remote_job_left(start: Start) -> None:
@@ -731,7 +724,7 @@ def test_stand_in_epilogue_kills_what_a_remote_job_left(start: Start) -> None:
     pid = started(cobalt)
     cobalt.run("qdel", job_id)
     end(cobalt, job_id)
-    wait_until(lambda: not alive(pid), "the epilogue")
+    wait_until(lambda: not is_running(pid), "the epilogue")
     assert not (cobalt.work / "heard").exists()
 
 
@@ -742,7 +735,7 @@ def test_stand_in_remote_job_notices_when_it_writes(start: Start) -> None:
     cobalt.run("qdel", job_id)
     end(cobalt, job_id)
     (cobalt.work / "go").touch()
-    wait_until(lambda: not alive(pid), "the broken pipe")
+    wait_until(lambda: not is_running(pid), "the broken pipe")
 
 
 @pytest.mark.parametrize("remote", [True, False], ids=["R", "L"])
@@ -751,7 +744,7 @@ def test_stand_in_ends_job_at_walltime(start: Start, remote: bool) -> None:
     job_id = submit(cobalt, STUBBORN)
     pid = started(cobalt)
     end(cobalt, job_id)
-    wait_until(lambda: not alive(pid), "the end of the script")
+    wait_until(lambda: not is_running(pid), "the end of the script")
     assert log(cobalt, job_id).endswith(
         "Info: maximum execution time exceeded; initiating job termination\n"
     )
@@ -772,7 +765,7 @@ def test_stand_in_local_job_gets_term_then_kill(start: Start) -> None:
     wait_until(lambda: (cobalt.work / "heard").exists(), "SIGTERM")
     end(cobalt, job_id)
     assert sorted((cobalt.work / "heard").read_text().split()) == ["TERM", "child"]
-    wait_until(lambda: not alive(pid) and not alive(child_pid), "SIGKILL")
+    wait_until(lambda: not is_running(pid) and not is_running(child_pid), "SIGKILL")
 
 
 def test_stand_in_local_job_may_end_by_itself_after_term(start: Start) -> None:
@@ -814,7 +807,7 @@ def test_stand_in_loses_a_node(start: Start) -> None:
     pid = started(cobalt)
     cobalt.lose_node("n1")
     end(cobalt, job_id)
-    assert not alive(pid)
+    assert not is_running(pid)
     wait_until(lambda: "with an exit code of 255;" in log(cobalt, job_id), "the log")
     said = (cobalt.work / f"{job_id}.error").read_text()
     assert "Connection to n1 closed by remote host.\n" in said
@@ -1009,7 +1002,7 @@ def test_stand_in_dies_with_its_folder(start: Start) -> None:
     cobalt.state.rename(cobalt.folder / "moved")
     (cobalt.folder / "moved" / "socket").unlink()
     shutil.rmtree(cobalt.folder / "moved")
-    wait_until(lambda: not any(map(alive, pids)), "the server to end with its folder")
+    wait_until(lambda: not any(map(is_running, pids)), "the server to end with its folder")
 
 
 def test_stand_in_dies_with_the_tests_that_started_it(start: Start) -> None:
@@ -1019,7 +1012,7 @@ def test_stand_in_dies_with_the_tests_that_started_it(start: Start) -> None:
         submit(cobalt, STUBBORN)
         pids = [started(cobalt), int((cobalt.state / "server.pid").read_text())]
         owner.kill()
-    wait_until(lambda: not any(map(alive, pids)), "the server to end with its owner")
+    wait_until(lambda: not any(map(is_running, pids)), "the server to end with its owner")
 
 
 def test_stand_in_that_broke_down_says_so(start: Start) -> None:
@@ -1067,4 +1060,4 @@ def test_stand_in_epilogue_leaves_nothing_of_mpirun(start: Start) -> None:
     job_id = submit(cobalt, body, "-n", "2")
     pids = [started(cobalt, "0"), started(cobalt, "1")]
     cobalt.run("qdel", job_id)
-    wait_until(lambda: not any(map(alive, pids)), "both ranks to end")
+    wait_until(lambda: not any(map(is_running, pids)), "both ranks to end")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from support.qsub_verdicts import REFUSED, TAKEN, headers
 from support.standins import OPEN_MPI, PbsStandIn, pbs_options
-from support.waiting import wait_until
+from support.waiting import is_running, wait_until
 
 pytestmark = pytest.mark.standin
 
@@ -78,13 +78,6 @@ def started(pbs: PbsStandIn, name: str = "pid") -> int:
     path = pbs.work / name
     wait_until(lambda: path.exists() and path.read_text().endswith("\n"), "the script to start")
     return int(path.read_text())
-
-
-def alive(pid: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
 
 
 IN_WORK = "cd $PBS_O_WORKDIR || exit 99\n"
@@ -673,7 +666,7 @@ def test_stand_in_says_that_walltime_killed(start: Start) -> None:
     pid = started(pbs)
     assert end(pbs, job_id)["exit_status"] == -29
     assert (pbs.work / "heard").read_text() == "heard\n"
-    assert not alive(pid)
+    assert not is_running(pid)
     said = (pbs.work / "job.sh.e0").read_text()
     assert said.startswith("=>> PBS: job killed: walltime 3 exceeded limit 3\n")
 
@@ -700,14 +693,14 @@ def test_stand_in_qdel_terminates_the_session_then_kills(start: Start) -> None:
     assert show(pbs, job_id)["job_state"] == "R"
     assert end(pbs, job_id)["exit_status"] == 271  # the login shell died from SIGTERM
     assert sorted((pbs.work / "heard").read_text().split()) == ["child", "heard"]
-    wait_until(lambda: not alive(pid) and not alive(inner), "SIGKILL")
-    assert alive(outer)
+    wait_until(lambda: not is_running(pid) and not is_running(inner), "SIGKILL")
+    assert is_running(outer)
     shown = show(pbs, job_id)
     assert shown["substate"] == 91
     assert shown["comment"].endswith(f"and terminated by {shown['Job_Owner']}")
     assert (pbs.work / "job.sh.o0").exists()
     pbs.stop()
-    assert not alive(outer)
+    assert not is_running(outer)
 
 
 def test_stand_in_qdel_ends_a_plain_job_at_once(start: Start) -> None:
@@ -761,7 +754,7 @@ def test_stand_in_qsig_kills_the_login_shell_and_so_the_job(start: Start) -> Non
         pid = started(pbs)
         assert pbs.run("qsig", "-s", "USR1", job_id).returncode == 0
         assert end(pbs, job_id)["exit_status"] == 256 + signal.SIGUSR1
-        wait_until(lambda process=pid: not alive(process), "the rest to be killed")
+        wait_until(lambda process=pid: not is_running(process), "the rest to be killed")
         (pbs.work / "pid").unlink()
 
 
@@ -773,7 +766,7 @@ def test_stand_in_qsig_reaches_a_job_without_login_shell(start: Start, name: str
     pid = started(pbs)
     assert pbs.run("qsig", "-s", name, job_id).returncode == 0
     wait_until((pbs.work / "heard").exists, "the trap")
-    assert alive(pid) and show(pbs, job_id)["job_state"] == "R"
+    assert is_running(pid) and show(pbs, job_id)["job_state"] == "R"
     pbs.config(kill_delay=0.2)
     pbs.run("qdel", job_id)
     assert end(pbs, job_id)["exit_status"] == 265
@@ -797,8 +790,8 @@ def test_stand_in_kills_what_a_script_leaves_in_its_session(start: Start) -> Non
     job_id = submit(pbs, body)
     pid, outside = started(pbs), started(pbs, "outside")
     assert end(pbs, job_id)["exit_status"] == 0
-    wait_until(lambda: not alive(pid), "the background process")
-    assert alive(outside)
+    wait_until(lambda: not is_running(pid), "the background process")
+    assert is_running(outside)
 
 
 def test_stand_in_holds_and_releases(start: Start) -> None:
@@ -1228,4 +1221,4 @@ def test_stand_in_qdel_leaves_nothing_of_mpirun(start: Start) -> None:
     pids = [started(pbs, "0"), started(pbs, "1")]
     pbs.run("qdel", job_id)
     end(pbs, job_id)
-    wait_until(lambda: not any(map(alive, pids)), "both ranks to end")
+    wait_until(lambda: not any(map(is_running, pids)), "both ranks to end")

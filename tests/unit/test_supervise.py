@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.environment import clean_environ
+from support.waiting import is_running
 
 SUPERVISE = """
 import os, pathlib, sys
@@ -95,18 +96,11 @@ def test_the_program_ends_with_a_supervisor_that_is_killed(tmp_path: Path) -> No
 
     pid = int(pid_file.read_text())
     try:
-        while os.path.exists(f"/proc/{pid}/exe") or _runs(pid):
+        while os.path.exists(f"/proc/{pid}/exe") or is_running(pid):
             time.sleep(0.02)
     finally:
-        if _runs(pid):
+        if is_running(pid):
             os.kill(pid, signal.SIGKILL)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
 
 
 COUNTING = """
