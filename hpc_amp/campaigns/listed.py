@@ -17,24 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc_amp.jobs.ended import Ended, signature
+from hpc_amp.jobs.events import FINAL
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.status import RunStatus
 
 RUN = "run"
-_FINAL = frozenset(("finished", "failed", "cancelled", "checkpointed"))
-"""States that the files of a run show. `lost` is not one: it is concluded from the queue."""
+_FINAL = FINAL - {"lost"}
+"""States that the files of a run show. `lost` is concluded from the queue."""
 _UNDER_WAY = frozenset(("pending", "running", "unknown"))
-STATES = (
-    "pending",
-    "running",
-    "unknown",
-    "cancelled",
-    "checkpointed",
-    "failed",
-    "finished",
-    "lost",
-)
+STATES = (*sorted(_UNDER_WAY), *sorted(FINAL))
 """All states of runs and campaigns."""
 _TIME = re.compile(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)")
 _EXPLAINED = 20

@@ -190,13 +190,10 @@ def _look_at_all(
             return [f"no runs{chosen} in {only or 'runs'}"], True
         if not screen.is_terminal:
             return as_tabs(rows), all_ended
-        lines = as_table(rows, screen)
         notes = [f"{more} older: --all, or -n {more + len(rows)}"] if few and more else []
         notes += [f"cannot be reached at present: {folder}" for folder in absent]
-        return [
-            *lines,
-            *(screen.coloured(screen.cut(one, screen.width), "dim") for one in notes),
-        ], (all_ended)
+        below = [screen.coloured(screen.cut(one, screen.width), "dim") for one in notes]
+        return [*as_table(rows, screen), *below], all_ended
 
     return look
 

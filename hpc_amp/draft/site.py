@@ -15,6 +15,7 @@ from hpc_amp.config.site_draft import Entry, SiteDraft
 from hpc_amp.config.sites import host_names, load_site, site_files
 from hpc_amp.draft.machine import draft_machine
 from hpc_amp.errors import ConfigError, UsageError
+from hpc_amp.files import write_atomically
 from hpc_amp.schedulers import SCHEDULERS, get_scheduler
 from hpc_amp.signals import uninterrupted
 
@@ -153,28 +154,10 @@ def write(path: Path, text: str, *, force: bool) -> None:
         refuse_existing(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            uninterrupted(),
-            tempfile.NamedTemporaryFile(
-                "w", dir=path.parent, prefix=".", suffix=".tmp", encoding="utf-8", delete=False
-            ) as file,
-        ):
-            try:
-                file.write(text)
-                file.close()
-                os.chmod(file.name, 0o666 & ~_umask())
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
+        with uninterrupted():
+            write_atomically(path, text)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def hides(name: str, path: Path) -> Path | None:

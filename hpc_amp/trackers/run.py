@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpc_amp.files import read_json, write_atomically
+
 FOLDER = "trackers"
 """The folder in a run directory in which trackers keep what they need to resume."""
 _SHAPE = ("nodes", "gpus_per_node", "ranks_per_node")
@@ -52,12 +54,12 @@ def configuration(run_dir: Path) -> dict[str, Any]:
     """The settings of a run that trackers show: `name`, `train`, and in `job` its nodes and GPUs.
     Others are left out: the variables of `container.env`, for example, may be secret. Empty if the
     run has no job.json and no train.json."""
-    resolved = _read(run_dir / "job.json").get("job")
+    resolved = read_json(run_dir / "job.json").get("job")
     if isinstance(resolved, dict):
         job = resolved.get("job", {})
         shape = {key: job[key] for key in _SHAPE if key in job}
         return {"name": resolved.get("name"), "job": shape, "train": resolved.get("train")}
-    train = _read(run_dir / "train.json")
+    train = read_json(run_dir / "train.json")
     return {"name": run_dir.name, "train": train} if train else {}
 
 
@@ -77,7 +79,7 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | 
 
 def outcome(run_dir: Path) -> str | None:
     """How the last attempt ended that wrote a summary, or None."""
-    found = _read(run_dir / "summary.json").get("outcome")
+    found = read_json(run_dir / "summary.json").get("outcome")
     return found if isinstance(found, str) else None
 
 
@@ -109,11 +111,12 @@ def identity(run_dir: Path) -> str:
 
 def _record(file: Path, known: str, *, replace: bool) -> None:
     """Write an id and its run directory. Without `replace`, the file of a faster process stays."""
-    temporary = file.with_name(f".id.{os.getpid()}.{secrets.token_hex(4)}")
-    temporary.write_text(f"{known}\n{file.parent.parent}\n")
+    text = f"{known}\n{file.parent.parent}\n"
     if replace:
-        os.replace(temporary, file)
+        write_atomically(file, text)
         return
+    temporary = file.with_name(f".id.{os.getpid()}.{secrets.token_hex(4)}")
+    temporary.write_text(text)
     try:
         os.link(temporary, file)  # fails if another process has been faster
     except FileExistsError:
@@ -129,11 +132,3 @@ def group(run_dir: Path) -> str | None:
         return None
     campaign = run_dir.parent.parent
     return f"{campaign.parent.name}/{campaign.name}"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
