@@ -132,7 +132,7 @@ def test_gradients_go_back_over_as_many_frames_as_wanted(frames: int, reached: s
     condition = shown(1, 4).requires_grad_()
     # Through frames alone: a frame sees earlier conditions, too.
     decode = generator._decode
-    generator._decode = lambda x, now, warped: decode(x.detach(), now, warped)
+    generator._decode = lambda x, now, guides=(): decode(x.detach(), now, guides)
     flow = generator.flow.forward
     generator.flow.forward = lambda seen: tuple(out.detach() for out in flow(seen))
     made, _, _ = generator(condition)

@@ -2,161 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import ClassVar
 
 from hpc_amp.config.schema import TaskName
-from hpc_amp.config.values import (
-    NETWORK,
-    Count,
-    Natural,
-    NonNegative,
-    above,
-    at_least,
-)
-from hpc_amp.errors import KeyProblem
-from hpc_amp.gan.config import Halvings, LeastSquaresAdversarial, SpectralName
-from hpc_amp.gan.paired_config import (
-    PairedLosses,
-    PairedTrain,
-    PatchJudges,
-    perceptual_halvings,
-)
-from hpc_amp.gan.video.config import VideoData
+from hpc_amp.gan.video.config import VideoNetworks, VideoTrain
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class Vid2vidLosses(PairedLosses):
-    """Weights of the generator's losses. A loss of weight 0 is not computed."""
-
-    temporal_gan: NonNegative = 1.0
-    """Deceive the temporal discriminator."""
-    temporal_features: NonNegative = 10.0
-    """Feature matching of the temporal discriminator."""
-    flow: NonNegative = 10.0
-    """The L1 distance in pixels of the generator's flow from the reference flow. Needs
-    `images.flow: known`."""
-    warp: NonNegative = 10.0
-    """The L1 distance of true frames from those before them, warped by the generator's flow."""
-    mask: NonNegative = 0.0
-    """The L1 distance of the mask from where the reference flow is not known. Needs `images.flow:
-    known`. The paper has no such loss."""
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
-class FlowNetwork:
-    """What estimates the flow from the frame before, and the mask: where a frame is not taken from
-    the one before."""
-
-    width: Annotated[Count, NETWORK] = 32
-    """Channels of the first layer; each halving doubles them."""
-    halvings: Annotated[Natural, NETWORK] = 3
-    """Convolutions of stride 2."""
-    blocks: Annotated[Natural, NETWORK] = 6
-    """Residual blocks at the smallest size."""
-    norm: Annotated[Literal["instance", "none"], NETWORK] = "instance"
-    """Normalisation of the layers outside of the residual blocks."""
-    correlation: Annotated[Natural, NETWORK] = 0
-    """Show the network, too, how well the label map fits the one before when moved by up to so many
-    pixels in each direction: (2 n + 1)^2 more channels. It learns small movements much faster
-    then. The paper has 0: none."""
-    scale: Annotated[float, above(0), NETWORK] = 20.0
-    """Pixels of flow for an output of 1: about the largest movement from frame to frame."""
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
-class TemporalJudges:
-    """The temporal discriminator: one for frames that follow each other, one for frames farther
-    apart, and so on. It sees the reference flow between them, too, where there is one."""
-
-    scales: Annotated[Natural, NETWORK] = 2
-    """Time scales: on scale i, frames are `frames`^i apart. 0: no temporal discriminator."""
-    frames: Annotated[int, at_least(2), NETWORK] = 3
-    """Frames that are judged together."""
-    width: Annotated[Count, NETWORK] = 64
-    """Channels after the first layer."""
-    layers: Annotated[Count, NETWORK] = 3
-    """Convolutions of stride 2."""
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Vid2vidNetworks:
-    """The networks, and the weights of the losses."""
-
-    width: Annotated[Count, NETWORK] = 32
-    """Channels of the generator's last block; each block before has twice as many, at most
-    `most`."""
-    most: Annotated[Count, NETWORK] = 1024
-    """The largest number of channels."""
-    stages: Annotated[Count, NETWORK] = 5
-    """How often the generator halves earlier frames, and doubles the size again. The sides of an
-    image must divide by 2^`stages`."""
-    hidden: Annotated[Count, NETWORK] = 128
-    """Channels between a map and the scale and shift of a normalisation."""
-    previous: Annotated[Count, NETWORK] = 2
-    """Earlier frames that a frame is made from."""
-    warped_stages: Annotated[Natural, NETWORK] = 3
-    """The generator's last blocks, so many, see the warped frame before in their normalisations,
-    besides the label map."""
-    spectral: Annotated[SpectralName, NETWORK] = "fp32"
-    """Spectral normalisation of all networks, and the precision of its power iteration."""
-    backprop_frames: Count = 1
-    """Gradients go back over so many frames. With 1, each earlier frame is taken as it is."""
-    checkpointing: bool = False
-    """Keep only the frames of a sequence for the backward pass, and compute the rest again: takes
-    less memory and more time, and changes nothing else."""
-    flow: FlowNetwork = field(default_factory=FlowNetwork)
-    """What estimates flow and mask."""
-    discriminator: PatchJudges = field(default_factory=PatchJudges)
-    """The discriminator of single frames."""
-    temporal: TemporalJudges = field(default_factory=TemporalJudges)
-    """The discriminator of frames that follow each other."""
-    losses: Vid2vidLosses = field(default_factory=Vid2vidLosses)
-    """Weights of the generator's losses."""
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Vid2vidConfig(PairedTrain):
+class Vid2vidConfig(VideoTrain):
     """Video from sequences of label maps or other images."""
 
+    section: ClassVar[str] = "vid2vid"
     task: TaskName = "vid2vid"
-    images: VideoData = field(default_factory=VideoData)
-    """Where sequences come from."""
-    vid2vid: Vid2vidNetworks = field(default_factory=Vid2vidNetworks)
+    vid2vid: VideoNetworks = field(default_factory=VideoNetworks)
     """The networks, and the weights of the losses."""
-    adversarial: LeastSquaresAdversarial = field(default_factory=LeastSquaresAdversarial)
-    """How generator and discriminators are trained against each other, both with Adam."""
-
-    def halvings(self) -> Iterator[Halvings]:
-        """Those of all networks."""
-        networks = self.vid2vid
-        # Instance norms make a single pixel 0.
-        yield Halvings("vid2vid.stages", networks.stages, least=2, whole=True)
-        yield Halvings("vid2vid.flow.halvings", networks.flow.halvings, least=2, whole=True)
-        yield networks.discriminator.halvings("vid2vid.discriminator")
-        if networks.temporal.scales:
-            yield Halvings(
-                "vid2vid.temporal.layers", networks.temporal.layers, least=3, fewer="fewer layers"
-            )
-        yield from perceptual_halvings("vid2vid.losses", networks.losses)
-
-    def check_keys(self) -> None:
-        """Also that there are enough frames, and the flow that losses need. Raises KeyProblem."""
-        PairedTrain.check_keys(self)
-        networks, frames = self.vid2vid, self.images.frames
-        least = networks.temporal.frames if networks.temporal.scales else 2
-        if min(frames.first, frames.most) < least:
-            raise KeyProblem(
-                "images.frames.first",
-                f"the temporal discriminator judges {least} frames together, and a training sample "
-                f"has {min(frames.first, frames.most)}",
-                "set train.images.frames.first to as many, or vid2vid.temporal.frames to less",
-            )
-        for name in ("flow", "mask"):
-            if getattr(networks.losses, name) and self.images.flow == "none":
-                raise KeyProblem(
-                    f"vid2vid.losses.{name}",
-                    "it needs reference flow, and train.images.flow is none",
-                    f"set train.vid2vid.losses.{name} to 0, or train.images.flow to known",
-                )

@@ -1,4 +1,4 @@
-"""The generator of vid2vid: a network for the first frame, and one for those that follow.
+"""The generator of sequences: a network for the first frame, and one for those that follow.
 
 Flow, mask, warped frames and the sum of both are fp32, also under autocast and with weights in half
 precision (see `hpc_amp.gan.video.warp`).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,29 +22,33 @@ from hpc_amp.gan.config import SpectralName
 from hpc_amp.gan.layers import ConvBlock, ResidualBlock, Upsample, initialize, upsample
 from hpc_amp.gan.norms import Spade
 from hpc_amp.gan.spectral import advance, held, spectral_norm
+from hpc_amp.gan.video.config import FlowNetwork, VideoNetworks
 from hpc_amp.gan.video.warp import correlation, warp
-from hpc_amp.tasks.vid2vid.config import FlowNetwork, Vid2vidNetworks
 
 WARPED_CHANNELS = 4
 """Those of a warped frame and its mask."""
 
 
 class MultiSpade(nn.Module):
-    """Instance normalisation, whose scale and shift come from the label map and then, with
-    `warped`, also from the warped frame before and its mask, where that is given."""
+    """Instance normalisation, whose scale and shift come from the label map, and then from each of
+    the `guides`, images with so many channels."""
 
-    def __init__(self, channels: int, condition: int, hidden: int, *, warped: bool) -> None:
+    def __init__(
+        self, channels: int, condition: int, hidden: int, guides: Sequence[int] = ()
+    ) -> None:
         super().__init__()
         self.of_labels = Spade(channels, condition, hidden=hidden, norm="instance")
-        self.of_warped: nn.Module | None = None
-        if warped:
-            self.of_warped = Spade(channels, WARPED_CHANNELS, hidden=hidden, norm="none")
+        self.of_guides = nn.ModuleList(
+            Spade(channels, guide, hidden=hidden, norm="none") for guide in guides
+        )
 
-    def forward(self, x: Tensor, condition: Tensor, warped: Tensor | None) -> Tensor:
-        """The same shape as `x`."""
+    def forward(self, x: Tensor, condition: Tensor, guides: Sequence[Tensor | None]) -> Tensor:
+        """The same shape as `x`. A guide of None changes nothing; those that this norm does not
+        know are left out."""
         x = self.of_labels(x, condition)
-        if self.of_warped is not None and warped is not None:
-            x = self.of_warped(x, warped)
+        for norm, guide in zip(self.of_guides, guides, strict=False):
+            if guide is not None:
+                x = norm(x, guide)
         return x
 
 
@@ -52,13 +56,18 @@ class FrameBlock(nn.Module):
     """A residual block of `MultiSpade`: x [B, inputs, H, W] to [B, outputs, H, W]."""
 
     def __init__(
-        self, inputs: int, outputs: int, condition: int, networks: Vid2vidNetworks, *, warped: bool
+        self,
+        inputs: int,
+        outputs: int,
+        condition: int,
+        networks: VideoNetworks,
+        guides: Sequence[int] = (),
     ) -> None:
         super().__init__()
         middle = min(inputs, outputs)
 
         def norm(channels: int) -> MultiSpade:
-            return MultiSpade(channels, condition, networks.hidden, warped=warped)
+            return MultiSpade(channels, condition, networks.hidden, guides)
 
         self.norms = nn.ModuleList([norm(inputs), norm(middle)])
         self.convs = nn.ModuleList(
@@ -72,13 +81,13 @@ class FrameBlock(nn.Module):
             self.shortcut_norm = norm(inputs)
             self.shortcut = _conv(inputs, outputs, 1, networks.spectral)
 
-    def forward(self, x: Tensor, condition: Tensor, warped: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, condition: Tensor, guides: Sequence[Tensor | None]) -> Tensor:
         """[B, outputs, H, W]."""
         out = x
         for norm, conv in zip(self.norms, self.convs, strict=True):
-            out = conv(F.leaky_relu(norm(out, condition, warped), 0.2))
+            out = conv(F.leaky_relu(norm(out, condition, guides), 0.2))
         if self.shortcut_norm is not None:
-            x = self.shortcut(self.shortcut_norm(x, condition, warped))
+            x = self.shortcut(self.shortcut_norm(x, condition, guides))
         return x + out
 
 
@@ -114,7 +123,7 @@ class FlowEstimator(nn.Module):
         return self.scale * self.flow(features).float(), self.mask(features).float().sigmoid()
 
 
-class Vid2vidGenerator(nn.Module):
+class SequenceGenerator(nn.Module):
     """Conditions [B, T, `condition`, H, W] to frames [B, T, 3, H, W] from -1 to 1.
 
     One forward pass makes the whole sequence, so that the ranks exchange gradients once in a
@@ -124,7 +133,7 @@ class Vid2vidGenerator(nn.Module):
     ones.
     """
 
-    def __init__(self, condition: int, networks: Vid2vidNetworks) -> None:
+    def __init__(self, condition: int, networks: VideoNetworks) -> None:
         super().__init__()
         self.networks = networks
         stages, spectral = networks.stages, networks.spectral
@@ -138,7 +147,7 @@ class Vid2vidGenerator(nn.Module):
         )
         fits = (2 * networks.flow.correlation + 1) ** 2 if networks.flow.correlation else 0
         self.flow = FlowEstimator(seen + fits, networks.flow, spectral)
-        self.head = FrameBlock(channels[-1], channels[-1], condition, networks, warped=False)
+        self.head = FrameBlock(channels[-1], channels[-1], condition, networks)
         downwards = list(itertools.pairwise(reversed(channels)))
         self.up = nn.ModuleList(
             FrameBlock(
@@ -146,7 +155,7 @@ class Vid2vidGenerator(nn.Module):
                 after,
                 condition,
                 networks,
-                warped=place >= len(downwards) - networks.warped_stages,
+                (WARPED_CHANNELS,) if place >= len(downwards) - networks.warped_stages else (),
             )
             for place, (before, after) in enumerate(downwards)
         )
@@ -208,7 +217,7 @@ class Vid2vidGenerator(nn.Module):
 
     def _first_frame(self, now: Tensor) -> Tensor:
         size = [side // 2**self.networks.stages for side in now.shape[2:]]
-        return self._decode(self.first(F.interpolate(now, size, mode="nearest")), now, None)
+        return self._decode(self.first(F.interpolate(now, size, mode="nearest")), now)
 
     def _next_frame(
         self, now: Tensor, images_before: Tensor, conditions_before: Tensor
@@ -224,13 +233,13 @@ class Vid2vidGenerator(nn.Module):
         flow, mask = self.flow(evidence)
         warped = warp(images_before[:, -1], flow)
         shown = torch.cat((warped, mask), 1).to(now.dtype)
-        drawn = self._decode(self.encoder(seen), now, shown)
+        drawn = self._decode(self.encoder(seen), now, (shown,))
         return mask * drawn + (1 - mask) * warped, flow, mask
 
-    def _decode(self, x: Tensor, condition: Tensor, warped: Tensor | None) -> Tensor:
-        x = self.head(x, condition, warped)
+    def _decode(self, x: Tensor, condition: Tensor, guides: Sequence[Tensor | None] = ()) -> Tensor:
+        x = self.head(x, condition, guides)
         for block in self.up:
-            x = block(upsample(x), condition, warped)
+            x = block(upsample(x), condition, guides)
         return torch.tanh(self.last(F.leaky_relu(x, 0.2)).float())
 
 
