@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
@@ -211,6 +211,10 @@ class VideoTrain(PairedTrain):
                 fewer="fewer layers",
             )
         yield from perceptual_halvings(f"{section}.losses", networks.losses)
+
+    def generation_options(self) -> Mapping[str, bool] | None:
+        """Also frames a second, for videos."""
+        return {**(PairedTrain.generation_options(self) or {}), "fps": False}
 
     def check_keys(self) -> None:
         """Also that there are enough frames, and the flow that losses need. Raises KeyProblem."""
