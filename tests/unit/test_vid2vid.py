@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from support.gan_checks import check_number_formats, check_phases, check_resume
 from support.training import CPU, settings
 from support.vid2vid import LOSSES, METRICS, plain_train, vid2vid
 from support.video import write_videos
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
+from torchvision.transforms.functional import pil_to_tensor
 
 from hpc_amp.distributed.world import World
 from hpc_amp.errors import KeyProblem
@@ -134,7 +137,7 @@ def test_gradients_go_back_over_as_many_frames_as_wanted(frames: int, reached: s
     decode = generator._decode
     generator._decode = lambda x, now, guides=(): decode(x.detach(), now, guides)
     flow = generator.flow.forward
-    generator.flow.forward = lambda seen: tuple(out.detach() for out in flow(seen))
+    generator.flow.forward = lambda *seen: tuple(out.detach() for out in flow(*seen))
     made, _, _ = generator(condition)
     (gradient,) = torch.autograd.grad(made[:, -1].sum(), condition)
     assert {time for time in range(4) if gradient[0, time].abs().sum() > 0} == reached
@@ -180,7 +183,7 @@ class _Fixed(nn.Module):
         super().__init__()
         self.outputs = outputs
 
-    def forward(self, seen: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, seen: Tensor, fits: Tensor | None) -> tuple[Tensor, ...]:
         return self.outputs
 
 
@@ -245,6 +248,36 @@ def test_a_perfect_generator_has_the_best_metrics_and_is_shown(tmp_path: Path) -
         pictures = task.pictures(made.networks)
     assert pictures.shape == (6, 3, 16, 4 * 16)
     assert torch.equal(pictures[1], pictures[2]) and not torch.equal(pictures[0], pictures[1])
+
+
+def test_an_evaluation_shows_moving_pictures(tmp_path: Path) -> None:
+    """As a file and in TensorBoard: inputs, generated and true frames side by side."""
+    made = vid2vid(tmp_path, trackers=["tensorboard"])
+    task: Any = made.task
+    task.render = lambda batch, networks: (batch.images, batch.flows)
+    made.evaluate()
+    made.tracker.close()
+    (file,) = (tmp_path / "samples").glob("*.gif")
+    board = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"images": 0}).Reload()
+    (event,) = board.Images("video")
+    assert event.encoded_image_string == file.read_bytes()
+    assert (event.width, event.height) == (3 * 16, 2 * 16)
+    truth = task._shown.images.permute(1, 2, 0, 3, 4).flatten(2, 3).add(1).mul(127.5)
+    with Image.open(file) as gif:
+        assert (gif.n_frames, gif.info["duration"], gif.info["loop"]) == (4, 120, 0)  # type: ignore[attr-defined]
+        for time in range(4):
+            gif.seek(time)
+            frame = pil_to_tensor(gif.convert("RGB")).float()
+            for columns in (slice(16, 32), slice(32, 48)):
+                assert (frame[:, :, columns] - truth[time]).abs().mean() < 8
+            assert (frame[:, :, :16] - truth[time]).abs().mean() > 20
+
+
+def test_a_large_moving_picture_is_made_smaller(tmp_path: Path) -> None:
+    tracker = vid2vid(tmp_path).tracker
+    tracker.animation(3, torch.full((2, 3, 100, 4096), torch.nan))
+    with Image.open(tmp_path / "samples/step-00000003.gif") as gif:
+        assert gif.size == (1024, 25) and gif.convert("RGB").getextrema() == ((0, 0),) * 3
 
 
 # -- resume ----------------------------------------------------------------------------------------

@@ -239,6 +239,17 @@ class VideoGan(ComparedGan):
         rows = torch.stack([part.float() for part in (inputs, made, shown.images)], 1)
         return rows[:, :, :PICTURE_FRAMES].flatten(0, 1)
 
+    def animation(self, networks: Networks) -> Tensor | None:
+        """The rows of `pictures` as they follow each other in time. Those of a sequence, such as
+        inputs, generated and true frames, are side by side; sequences are one below another."""
+        if self.train.evaluation.pictures == 0:
+            return None
+        assert self._shown is not None
+        rows = self.picture_rows(networks).float().cpu()
+        sequences = rows.unflatten(0, (len(self._shown), -1))  # [sequences, rows, T, 3, H, W]
+        moving = sequences.permute(2, 3, 0, 4, 1, 5).flatten(4, 5).flatten(2, 3)
+        return moving.div(2).add(0.5).clamp(0, 1)
+
     # -- generation -------------------------------------------------------------------------------
 
     def generation_parts(self, request: Request) -> list[list[Path]]:
