@@ -21,9 +21,10 @@ from hpc_amp.distributed.world import World
 from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.generation import Request
 from hpc_amp.gan.inputs import images_below
-from hpc_amp.gan.video.batches import conditions
+from hpc_amp.gan.video.batches import VideoBatch, conditions
 from hpc_amp.gan.video.consistency import consistency_sums, flow_loss
 from hpc_amp.gan.video.discriminators import time_windows
+from hpc_amp.gan.video.regions import crop, squares
 from hpc_amp.gan.video.warp import correlation, warp
 from hpc_amp.tasks.build import build_task
 from hpc_amp.train.engine import Engine
@@ -36,7 +37,9 @@ def test_each_phase_moves_all_of_its_networks_and_nothing_else(tmp_path: Path) -
     made = vid2vid(tmp_path)
     check_phases(made, buffers=False)
     assert {loss for update in made.updates for loss in update.losses} == set(LOSSES)
-    assert made.updates[0].phase.networks == ("discriminator", "temporal_discriminator")
+    assert made.updates[0].phase.networks == (
+        *("discriminator", "temporal_discriminator", "region_discriminator"),
+    )
 
 
 def test_a_sequence_is_one_forward_pass_of_each_network(tmp_path: Path) -> None:
@@ -49,12 +52,17 @@ def test_a_sequence_is_one_forward_pass_of_each_network(tmp_path: Path) -> None:
     assert sorted(calls) == [
         *["discriminator"] * 2,
         *["generator"] * 2,
+        *["region_discriminator"] * 2,
         *["temporal_discriminator"] * 2,
     ]
 
 
-def test_without_time_and_flow_there_are_fewer_losses(tmp_path: Path) -> None:
-    networks = {"temporal": {"scales": 0}, "losses": {"flow": 0.0, "mask": 0.0, "perceptual": 0.0}}
+def test_without_time_flow_and_regions_there_are_fewer_losses(tmp_path: Path) -> None:
+    networks = {
+        "temporal": {"scales": 0},
+        "regions": {"labels": []},
+        "losses": {"flow": 0.0, "mask": 0.0, "perceptual": 0.0},
+    }
     made = vid2vid(
         tmp_path, vid2vid=networks, images={"flow": "none"}, adversarial={"r1": 0.0}, epochs=1
     )
@@ -93,6 +101,9 @@ def test_wrong_keys_are_refused() -> None:
     assert check(vid2vid={"stages": 4}) == "vid2vid.stages"
     assert check(vid2vid={"flow": {"halvings": 4}}) == "vid2vid.flow.halvings"
     assert check(vid2vid={"temporal": {"layers": 4}}) == "vid2vid.temporal.layers"
+    assert check(vid2vid={"regions": {"labels": [0, 4]}}) == "vid2vid.regions.labels"
+    assert check(vid2vid={"regions": {"labels": [0], "size": 4}}) == "vid2vid.regions.layers"
+    assert check(images={"inputs": "images"}) == "vid2vid.regions.labels"
 
 
 # -- the generator ---------------------------------------------------------------------------------
@@ -196,6 +207,60 @@ def test_a_correlation_is_largest_where_the_flow_leads() -> None:
     assert divmod(int(best), 5) == (2 + 1, 2 - 2)
     made = generator_of(flow={"correlation": 2, "norm": "none"})
     assert made(shown(1, 2))[1].shape == (1, 1, 2, 16, 16)
+
+
+# -- regions ---------------------------------------------------------------------------------------
+
+
+def test_a_crop_shows_the_square_around_a_label() -> None:
+    labels = torch.zeros(3, 12, 16, dtype=torch.int64)
+    labels[0, 2:6, 8:10] = 1  # 4 rows, 2 columns
+    labels[1, 5, 0] = 1
+    places, present = squares(labels, 1, 2)
+    assert present.tolist() == [True, True, False]
+    assert places.tolist() == [[8.5, 3.5, 4], [0, 5, 2], [7.5, 5.5, 2]]
+    images = torch.rand(3, 2, 12, 16)
+    crops = crop(images, places, 4)
+    torch.testing.assert_close(crops[0], images[0, :, 2:6, 7:11])
+    halves = crop(images[:1], places[:1], 2)
+    wanted = torch.nn.functional.avg_pool2d(images[0, :, 2:6, 7:11], 2)
+    torch.testing.assert_close(halves[0], wanted)
+    assert crop(images.half(), places, 4).dtype == torch.float32
+
+
+def test_only_frames_with_a_region_count_and_parts_of_a_batch_add_up(tmp_path: Path) -> None:
+    """Without any region, the losses are 0, and gradients are there, for DDP waits for them."""
+    made = vid2vid(tmp_path, adversarial={"r1": 0.0})
+    task: Any = made.task
+    for network in made.networks.values():
+        network.eval()  # spectral norms stay as they are
+    (batch,) = next(made.data.epoch(0))
+    assert batch.labels is not None
+    batch.labels[0][batch.labels[0] == 1] = 0
+    batch.labels[2, 1][batch.labels[2, 1] == 2] = 0
+
+    def losses(batch: Any) -> dict[str, Tensor]:
+        found = task.discriminator_losses(batch, made.networks)
+        found.update(task.generator_losses(batch, made.networks))
+        return {name: loss for name, loss in found.items() if name.startswith("region")}
+
+    whole, *halves = (
+        losses(each) for each in (batch, batch.first(2), _part(batch, slice(2, None)))
+    )
+    assert set(whole) == {"region_d", "region_gan", "region_features"}
+    for name, loss in whole.items():
+        assert loss > 0 and loss.dtype == torch.float32
+        torch.testing.assert_close((halves[0][name] + halves[1][name]) / 2, loss)
+    none = losses(dataclasses.replace(batch, labels=torch.zeros_like(batch.labels)))
+    assert all(float(loss) == 0 for loss in none.values())
+    judge = made.networks["region_discriminator"]
+    gradients = torch.autograd.grad(none["region_d"], list(judge.parameters()), allow_unused=True)
+    assert all(gradient is not None and not gradient.any() for gradient in gradients)
+
+
+def _part(batch: VideoBatch, part: slice) -> VideoBatch:
+    values = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    return dataclasses.replace(batch, **{k: v[part] for k, v in values.items() if v is not None})
 
 
 # -- losses and metrics ----------------------------------------------------------------------------

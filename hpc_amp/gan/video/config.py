@@ -97,6 +97,10 @@ class VideoLosses(PairedLosses):
     """Deceive the temporal discriminator."""
     temporal_features: NonNegative = 10.0
     """Feature matching of the temporal discriminator."""
+    region_gan: NonNegative = 10.0
+    """Deceive the discriminators of regions, where there are some."""
+    region_features: NonNegative = 10.0
+    """Feature matching of the discriminators of regions."""
     flow: NonNegative = 10.0
     """The L1 distance in pixels of the generator's flow from the reference flow. Needs
     `images.flow: known`."""
@@ -144,6 +148,22 @@ class TemporalJudges:
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
+class RegionJudges:
+    """The discriminators of regions, such as faces and hands: one for each of the `labels`. It sees
+    the square around all pixels of its label, in each frame that has some."""
+
+    labels: Annotated[list[int], NETWORK] = field(default_factory=list)
+    """Labels of the regions, by their channels: with `images.ignore_label`, ids above it count one
+    less. Needs `images.inputs: labels`."""
+    size: Annotated[Count, NETWORK] = 64
+    """Pixels of the sides to which each square is scaled. A square has at least a quarter of it."""
+    width: Annotated[Count, NETWORK] = 64
+    """Channels after the first layer."""
+    layers: Annotated[Count, NETWORK] = 3
+    """Convolutions of stride 2."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
 class VideoNetworks:
     """The networks, and the weights of the losses."""
 
@@ -175,6 +195,8 @@ class VideoNetworks:
     """The discriminator of single frames."""
     temporal: TemporalJudges = field(default_factory=TemporalJudges)
     """The discriminator of frames that follow each other."""
+    regions: RegionJudges = field(default_factory=RegionJudges)
+    """The discriminators of regions, such as faces and hands."""
     losses: VideoLosses = field(default_factory=VideoLosses)
     """Weights of the generator's losses."""
 
@@ -228,6 +250,7 @@ class VideoTrain(PairedTrain):
                 f"has {min(frames.first, frames.most)}",
                 f"set train.images.frames.first to as many, or {section}.temporal.frames to less",
             )
+        self._check_regions()
         for name in ("flow", "mask"):
             if getattr(networks.losses, name) and self.images.flow == "none":
                 raise KeyProblem(
@@ -235,3 +258,31 @@ class VideoTrain(PairedTrain):
                     "it needs reference flow, and train.images.flow is none",
                     f"set train.{section}.losses.{name} to 0, or train.images.flow to known",
                 )
+
+    def _check_regions(self) -> None:
+        """That there are the labels of regions, and that crops have the size that judging needs.
+        Raises KeyProblem."""
+        regions, key = self.networks.regions, f"{self.section}.regions"
+        if not regions.labels:
+            return
+        if self.images.inputs != "labels":
+            raise KeyProblem(
+                f"{key}.labels",
+                "regions are found by their labels, and train.images.inputs is images",
+                f"leave train.{key}.labels out",
+            )
+        for label in regions.labels:
+            if not 0 <= label < self.images.labels:
+                raise KeyProblem(
+                    f"{key}.labels",
+                    f"there is no label {label}: train.images.labels is {self.images.labels}",
+                    "name labels from 0 on",
+                )
+        # As for images: the layer of stride 1 has one pixel less.
+        if regions.size // 2**regions.layers < 3:
+            raise KeyProblem(
+                f"{key}.layers",
+                f"crops of {regions.size} x {regions.size} pixels are too small for "
+                f"{regions.layers} halvings",
+                f"use fewer layers, or a larger train.{key}.size",
+            )
