@@ -64,9 +64,10 @@ class VideoData(PairedData):
 
     frames: FrameCounts = field(default_factory=FrameCounts)
     """How many frames a sample has."""
-    flow: Annotated[Literal["known", "none"], SAMPLES] = "known"
+    flow: Annotated[Literal["known", "dis", "none"], SAMPLES] = "known"
     """Reference flow from each frame to the one before it. `known`: that of the synthetic set, or
-    of files (`train_flow/SEQUENCE/FRAME.flo`). `none`: there is no reference flow."""
+    of files (`train_flow/SEQUENCE/FRAME.flo`). `dis`: estimated from the frames by OpenCV, when a
+    sample is read. `none`: there is no reference flow."""
     synthetic: Annotated[SyntheticVideos, SAMPLES] = field(default_factory=SyntheticVideos)
     """Size of the synthetic set, where it is used. It has `labels` labels, but at most 8."""
 
@@ -103,12 +104,12 @@ class VideoLosses(PairedLosses):
     """Feature matching of the discriminators of regions."""
     flow: NonNegative = 10.0
     """The L1 distance in pixels of the generator's flow from the reference flow. Needs
-    `images.flow: known`."""
+    reference flow."""
     warp: NonNegative = 10.0
     """The L1 distance of true frames from those before them, warped by the generator's flow."""
     mask: NonNegative = 0.0
-    """The L1 distance of the mask from where the reference flow is not known. Needs `images.flow:
-    known`. The paper has no such loss."""
+    """The L1 distance of the mask from where the reference flow is not known. Needs
+    reference flow. The paper has no such loss."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -256,7 +257,7 @@ class VideoTrain(PairedTrain):
                 raise KeyProblem(
                     f"{section}.losses.{name}",
                     "it needs reference flow, and train.images.flow is none",
-                    f"set train.{section}.losses.{name} to 0, or train.images.flow to known",
+                    f"set train.{section}.losses.{name} to 0, or train.images.flow to known or dis",
                 )
 
     def _check_regions(self) -> None:

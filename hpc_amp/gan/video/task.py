@@ -85,7 +85,7 @@ class VideoGan(ComparedGan):
             ),
         }
         if temporal.scales:
-            flow_channels = 2 * (temporal.frames - 1) if images.flow == "known" else 0
+            flow_channels = 2 * (temporal.frames - 1) if images.flow != "none" else 0
             built[TEMPORAL] = TemporalDiscriminator(
                 3 * temporal.frames + flow_channels,
                 scales=temporal.scales,
