@@ -458,6 +458,12 @@ def _wait_here(plan: Plan, *, as_json: bool = False) -> None:
     show_default=True,
     help="Images that a rank makes at once.",
 )
+@click.option(
+    "--fps",
+    type=click.IntRange(min=1),
+    help="Models of video: also write the frames of each folder as video.mp4 beside them, with so "
+    "many frames a second. Needs PyAV.",
+)
 @click.option("--submit", "as_job", is_flag=True, help="Submit a job instead of running it here.")
 @runs_dir_option
 @json_option
@@ -473,6 +479,7 @@ def generate(
     direction: str | None,
     seed: int,
     batch_size: int,
+    fps: int | None,
     as_job: bool,
     runs_dir: Path,
     as_json: bool,
@@ -506,6 +513,7 @@ def generate(
         "direction": direction,
         "seed": str(seed),
         "batch-size": str(batch_size),
+        "fps": None if fps is None else str(fps),
     }
     run_dir = rundir.find_run(run, runs_dir)
     check_request(run_dir, options)

@@ -483,8 +483,8 @@ class Train:
         yield from ()
 
     def generation_options(self) -> Mapping[str, bool] | None:
-        """The options of `hpc-amp generate` that the task uses, of `style`, `instances` and
-        `direction`, and whether it needs them; None if it makes no images from files."""
+        """The options of `hpc-amp generate` that the task uses, of `style`, `instances`,
+        `direction` and `fps`, and whether it needs them; None if it makes no images from files."""
         return None
 
 

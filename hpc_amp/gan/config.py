@@ -198,4 +198,4 @@ class GanTrain(Train):
 
     def generation_options(self) -> Mapping[str, bool] | None:
         """A model may use all options."""
-        return {"style": False, "instances": False, "direction": False}
+        return {"style": False, "instances": False, "direction": False, "fps": False}

@@ -33,13 +33,20 @@ class Request:
     """`a2b` or `b2a`, for models of two domains."""
     seed: int = 0
     batch_size: int = 8
+    fps: int | None = None
+    """Frames a second of the video of each sequence. None: no video."""
     rank: int = 0
     ranks: int = 1
 
     @property
     def options(self) -> set[str]:
         """The names of the options that are given, of those that only some models use."""
-        given = {"style": self.style, "instances": self.instances, "direction": self.direction}
+        given = {
+            "style": self.style,
+            "instances": self.instances,
+            "direction": self.direction,
+            "fps": self.fps,
+        }
         return {name for name, value in given.items() if value}
 
     def batches(self) -> Iterator[Sequence[Path]]:

@@ -20,6 +20,8 @@ _MISSING = {
     "instances": "the model was trained with instance maps: name their folder in --instances",
 }
 """What is said where a model needs an option that was not given."""
+OPTIONS = (*_MISSING, "fps")
+"""The options that only some models use."""
 
 
 def check_options(train: Train, given: Collection[str]) -> None:
@@ -28,9 +30,9 @@ def check_options(train: Train, given: Collection[str]) -> None:
     used = train.generation_options()
     if used is None:
         raise InputError(f"the task {train.task} makes no images from files")
-    for name, message in _MISSING.items():
+    for name in OPTIONS:
         if used.get(name) and name not in given:
-            raise InputError(message)
+            raise InputError(_MISSING[name])
         if name in given and name not in used:
             raise InputError(f"this {train.task} does not use --{name}", hint="leave it out")
 

@@ -212,6 +212,11 @@ class Task(ABC):
         None. Called after an evaluation, on rank 0 only, without gradients and under autocast."""
         return None
 
+    def animation(self, networks: Networks) -> Tensor | None:
+        """The frames [T, 3, H, W] with values from 0 to 1 of a moving picture that shows what the
+        networks generate, or None. Called as `pictures`."""
+        return None
+
     def input_pictures(self, batch: Any) -> Tensor | None:
         """Images [N, C, H, W] with values from 0 to 1 that show some inputs of a micro-batch of the
         training data, after augmentation, or None. Called once in a run, on rank 0 only, before the

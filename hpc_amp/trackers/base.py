@@ -46,6 +46,9 @@ class Tracker(ABC):
     def picture(self, step: int, name: str, picture: Tensor) -> None:  # noqa: B027
         """Report a picture [C, H, W] with values from 0 to 1."""
 
+    def animation(self, step: int, name: str, gif: bytes) -> None:  # noqa: B027
+        """Report a moving picture, the content of a GIF file."""
+
     def end(self, outcome: str) -> None:  # noqa: B027
         """The attempt has ended: `finished`, `checkpointed`, which another attempt may resume, or
         `failed`. Not called if the attempt was killed."""

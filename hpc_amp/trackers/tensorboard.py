@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,13 @@ class TensorBoard(Tracker):
     def picture(self, step: int, name: str, picture: Tensor) -> None:
         """Write an image."""
         self._writer.add_image(name, picture, step)
+
+    def animation(self, step: int, name: str, gif: bytes) -> None:
+        """Write an image that moves: what `add_video` of torch writes, too, if moviepy is there."""
+        width, height = struct.unpack_from("<HH", gif, 6)
+        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=gif)
+        summary = Summary(value=[Summary.Value(tag=name, image=image)])
+        self._writer._get_file_writer().add_summary(summary, step)
 
     def end(self, outcome: str) -> None:
         """Say in the tab HPARAMS that the run is complete."""

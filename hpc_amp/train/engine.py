@@ -451,6 +451,7 @@ class Engine:
         if not reason and self.world.is_main:
             with self.policy.autocast():
                 self.tracker.pictures(self.step, self.task.pictures(networks))
+                self.tracker.animation(self.step, self.task.animation(networks))
         for network in networks.values():
             network.train()
         if not reason:

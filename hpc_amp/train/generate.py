@@ -11,6 +11,8 @@ From Python:
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import math
 import os
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 REPORT_SECONDS = 10.0
 """Time between two lines about the progress."""
+VIDEO = "video.mp4"
+"""The video in a folder of frames."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ class LoadedGenerator:
         direction: str | None = None,
         seed: int = 0,
         batch_size: int = 8,
+        fps: int | None = None,
     ) -> int:
         """What `hpc-amp generate` does, in this process: write an image for each one in the folder
         `inputs`, or for that file, to the folder `output`. The arguments are the options of the
@@ -90,7 +95,7 @@ class LoadedGenerator:
         from hpc_amp.distributed.world import World
 
         request = make_request(
-            World(), Path(inputs), Path(output), style, instances, direction, seed, batch_size
+            World(), Path(inputs), Path(output), style, instances, direction, seed, batch_size, fps
         )
         return write_images(self, request, Path(output), lambda made: None)
 
@@ -237,6 +242,7 @@ def make_request(
     direction: str | None,
     seed: int,
     batch_size: int,
+    fps: int | None = None,
 ) -> Request:
     """The request of this rank. Rank 0 finds the files, because a shared file system may show other
     ones on another node. A collective call. Raises InputError."""
@@ -244,9 +250,14 @@ def make_request(
     from hpc_amp.errors import InputError
     from hpc_amp.gan.generation import Request
     from hpc_amp.gan.inputs import check_outputs, folder_of, images_below
+    from hpc_amp.gan.video.mp4 import check_video_package
 
     if batch_size < 1:
         raise InputError(f"the batch size {batch_size} is not positive")
+    if fps is not None:
+        check_video_package()
+        if fps < 1:
+            raise InputError(f"{fps} frames a second are too few")
 
     def find() -> tuple[list[Path], tuple[Path, ...]]:
         files = images_below(inputs)
@@ -262,6 +273,7 @@ def make_request(
         direction=direction,
         seed=seed,
         batch_size=batch_size,
+        fps=fps,
         rank=world.rank,
         ranks=world.size,
     )
@@ -271,26 +283,42 @@ def write_images(
     loaded: LoadedGenerator, request: Request, output: Path, tell: Callable[[int], object]
 ) -> int:
     """Write each image under the name of its input, as PNG, and `tell` how many there are after
-    each. Returns how many."""
+    each. With `request.fps`, also write the frames of each folder as `video.mp4` beside them.
+    Returns how many images there are."""
     from hpc_amp.gan.inputs import output_of
+    from hpc_amp.gan.video.mp4 import video_file
 
     made = 0
-    for file, image in loaded.images(request):
-        place = output_of(file, request.folder, output)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        _write_png(place, image)
-        made += 1
-        tell(made)
+    # All frames of a sequence follow each other.
+    for parent, frames in itertools.groupby(loaded.images(request), lambda pair: pair[0].parent):
+        folder = output / parent.relative_to(request.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            film = None
+            if request.fps is not None:
+                film = stack.enter_context(video_file(folder / VIDEO, request.fps))
+            for file, image in frames:
+                pixels = _pixels(image)
+                _write_png(output_of(file, request.folder, output), pixels)
+                if film is not None:
+                    film(pixels)
+                made += 1
+                tell(made)
     return made
 
 
-def _write_png(path: Path, image: Tensor) -> None:
-    """Write an image [3, H, W] with values from -1 to 1 atomically."""
+def _pixels(image: Tensor) -> Tensor:
+    """An image [3, H, W] with values from -1 to 1 as uint8 [H, W, 3] on the CPU."""
+    pixels = image.float().cpu().div(2).add(0.5).clamp(0, 1).mul(255).round().byte()
+    return pixels.permute(1, 2, 0).contiguous()
+
+
+def _write_png(path: Path, pixels: Tensor) -> None:
+    """Write an image uint8 [H, W, 3] atomically."""
     from PIL import Image
 
-    pixels = image.float().cpu().div(2).add(0.5).clamp(0, 1).mul(255).round().byte()
     with replacing(path) as new:
-        Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy()).save(new, "PNG")
+        Image.fromarray(pixels.numpy()).save(new, "PNG")
 
 
 class _Progress:
@@ -322,7 +350,7 @@ def main() -> int:
     setup.join(world, device, parse_duration(job.launch.timeout))
     request = make_request(
         world, arguments.input, arguments.output, arguments.style, arguments.instances,
-        arguments.direction, arguments.seed, arguments.batch_size,
+        arguments.direction, arguments.seed, arguments.batch_size, arguments.fps,
     )  # fmt: skip
     loaded = load_generator(
         arguments.run,
@@ -357,6 +385,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--direction", choices=["a2b", "b2a"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--fps", type=int, help="also write each sequence as a video")
     parser.add_argument("--device", default="auto", choices=["auto", "cuda", "cpu"])
     return parser
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import time
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from hpc_amp.trackers.base import Tracker
+
+LARGEST_ANIMATION = 1024
+"""Pixels of the longer side of a moving picture, at most."""
+MILLISECONDS = 120
+"""How long a moving picture shows each frame."""
 
 
 class Tracking:
@@ -127,6 +133,18 @@ class Tracking:
             save_image(grid, folder / f"step-{step:08d}.png")
         self._call("picture", step, name, grid.cpu())
 
+    def animation(self, step: int, frames: Tensor | None) -> None:
+        """Report a moving picture of frames [T, 3, H, W] with values from 0 to 1, made at `step`:
+        in samples/step-XXXXXXXX.gif, and to the trackers as `video`."""
+        if not self._active or frames is None:
+            return
+        gif = _encode_gif(frames)
+        with self._unless_disk_is_full():
+            folder = self._run.path / "samples"
+            folder.mkdir(exist_ok=True)
+            write_atomically(folder / f"step-{step:08d}.gif", gif)
+        self._call("animation", step, "video", gif)
+
     def protocol(self, **facts: Any) -> None:
         """Overwrite protocol.json, which says how the metrics of the last evaluation were
         measured."""
@@ -189,6 +207,25 @@ class Tracking:
                     f"WARNING: the tracker {name} has not written everything within {seconds:g} "
                     "seconds; metrics.jsonl has all curves"
                 )
+
+
+def _encode_gif(frames: Tensor) -> bytes:
+    """A GIF of frames [T, 3, H, W] with values from 0 to 1; large ones are made smaller."""
+    import torch.nn.functional as F
+    from PIL import Image
+
+    frames = frames.float().nan_to_num().clamp(0, 1)  # NaN becomes black
+    scale = LARGEST_ANIMATION / max(frames.shape[2:])
+    if scale < 1:
+        size = [max(1, int(side * scale)) for side in frames.shape[2:]]
+        frames = F.interpolate(frames, size, mode="area")
+    pixels = frames.mul(255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+    first, *rest = (Image.fromarray(frame).quantize() for frame in pixels)
+    content = io.BytesIO()
+    first.save(
+        content, "GIF", save_all=True, append_images=rest, duration=MILLISECONDS, loop=0, disposal=1
+    )
+    return content.getvalue()
 
 
 def _cut_after(path: Path, step: int, evaluated: bool) -> list[dict[str, Any]] | None:

@@ -12,7 +12,8 @@ from support.training import engine
 
 LOSSES = (
     *("d", "temporal_d", "r1", "gan", "features", "perceptual"),
-    *("temporal_gan", "temporal_features", "flow", "warp", "mask"),
+    *("temporal_gan", "temporal_features", "region_d", "region_gan", "region_features"),
+    *("flow", "warp", "mask"),
 )
 METRICS = (
     *("frechet_random", "l1", "psnr", "ssim", "label_agreement"),
@@ -28,6 +29,7 @@ TRAIN: dict[str, Any] = {
         "flow": {"width": 4, "halvings": 1, "blocks": 1, "scale": 4.0},
         "discriminator": {"width": 4, "layers": 1, "scales": 2},
         "temporal": {"width": 4, "layers": 1, "scales": 2},
+        "regions": {"labels": [1, 2], "size": 8, "width": 4, "layers": 1},
         "losses": {"mask": 1.0},
     },
     "images": {

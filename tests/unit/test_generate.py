@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -16,6 +18,9 @@ from support.funit import plain_train as plain_few_shot
 from support.paired import paired, plain_train
 from support.unpaired import plain_train as plain_unpaired
 from support.unpaired import unpaired
+from support.vid2vid import plain_train as plain_video
+from support.vid2vid import vid2vid
+from support.video import write_videos
 
 from hpc_amp.config.schema import Job, from_plain, to_plain
 from hpc_amp.data.errors import DataError
@@ -23,6 +28,7 @@ from hpc_amp.distributed.world import World
 from hpc_amp.errors import InputError, UsageError
 from hpc_amp.gan.data.synthetic import draw_pairs
 from hpc_amp.gan.generation import Request, read_images
+from hpc_amp.gan.video.mp4 import video_file
 from hpc_amp.jobs.generation import check_request, write_job_file
 from hpc_amp.tasks.build import build_task
 from hpc_amp.tasks.registry import config_class
@@ -330,3 +336,84 @@ def test_the_page_loads_generators_in_three_lines(
     exec(to_tensors, names)
     dogs = names["dogs"]
     assert dogs.shape == (4, 3, 32, 32) and not torch.equal(dogs[0], dogs[1])
+
+
+# -- videos ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def video_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a vid2vid that was trained for an epoch."""
+    folder = tmp_path_factory.mktemp("runs") / "vid2vid" / "20261129-120000-abcd"
+    settings: dict[str, Any] = {"epochs": 1, "images": {"instances": False}}
+    made = vid2vid(folder, **settings)
+    made.fit()
+    made.tracker.close()
+    write_job_json(folder, plain_video(**settings))
+    return folder
+
+
+def videos(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*.mp4")}
+
+
+def test_each_sequence_becomes_a_video_beside_its_frames(
+    video_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same bytes again, and for every number of ranks."""
+    av = pytest.importorskip("av")
+    write_videos(tmp_path, sequences=3)
+    words = (video_run, "--input", tmp_path / "test_A", "--device", "cpu", "--fps", "12")
+    frames = generated(monkeypatch, tmp_path / "one", *words)
+    one = videos(tmp_path / "one")
+    assert set(one) == {f"scene {number}/video.mp4" for number in range(3)}
+    generated(monkeypatch, tmp_path / "two", *words)
+    assert videos(tmp_path / "two") == one
+    loaded = load_generator(video_run)
+    for rank in range(2):
+        world = World(rank=rank, size=2)
+        monkeypatch.setattr("hpc_amp.data.together.from_main", lambda world, find: find())
+        request = generate.make_request(
+            world, tmp_path / "test_A", tmp_path / "ranks", None, None, None, 0, 8, 12
+        )
+        generate.write_images(loaded, request, tmp_path / "ranks", lambda made: None)
+    assert videos(tmp_path / "ranks") == one
+    with av.open(str(tmp_path / "one/scene 1/video.mp4")) as video:
+        assert video.streams.video[0].average_rate == 12
+        shown = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
+    assert len(shown) == 4 and len(frames) == 12
+    for number, pixels in enumerate(shown):
+        with Image.open(tmp_path / f"one/scene 1/frame-{number:03d}.png") as png:
+            assert np.abs(pixels.astype(int) - np.asarray(png).astype(int)).mean() < 12
+
+
+def test_a_long_video_takes_the_memory_of_some_frames(tmp_path: Path) -> None:
+    """Also when it is not complete, there is no file under its name."""
+    pytest.importorskip("av")
+
+    def memory() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    frame = torch.randint(256, (128, 128, 3), dtype=torch.uint8)
+    with video_file(tmp_path / "video.mp4", 24) as add:
+        for number in range(500):
+            add(frame.roll(number, 1))
+            if number == 100:
+                before = memory()
+        assert memory() - before < 400 * frame.numel() / 2
+        assert not (tmp_path / "video.mp4").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["video.mp4"]
+
+
+def test_what_cannot_become_a_video_is_said(
+    run: Path, video_run: Path, maps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--input", maps, "--device", "cpu", "--fps")
+    with pytest.raises(InputError, match="this spade does not use --fps"):
+        generated(monkeypatch, tmp_path / "out", run, *words, "9", "--instances", maps)
+    with pytest.raises(InputError, match="0 frames a second are too few"):
+        generated(monkeypatch, tmp_path / "out", video_run, *words, "0")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match="a video needs PyAV, and this Python has none") as error:
+        generated(monkeypatch, tmp_path / "out", video_run, *words, "9")
+    assert error.value.exit_code == 2 and not (tmp_path / "out").exists()

@@ -8,19 +8,23 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from support.gan_checks import check_number_formats, check_phases, check_resume
 from support.training import CPU, settings
 from support.vid2vid import LOSSES, METRICS, plain_train, vid2vid
 from support.video import write_videos
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
+from torchvision.transforms.functional import pil_to_tensor
 
 from hpc_amp.distributed.world import World
 from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.generation import Request
 from hpc_amp.gan.inputs import images_below
-from hpc_amp.gan.video.batches import conditions
+from hpc_amp.gan.video.batches import VideoBatch, conditions
 from hpc_amp.gan.video.consistency import consistency_sums, flow_loss
 from hpc_amp.gan.video.discriminators import time_windows
+from hpc_amp.gan.video.regions import crop, squares
 from hpc_amp.gan.video.warp import correlation, warp
 from hpc_amp.tasks.build import build_task
 from hpc_amp.train.engine import Engine
@@ -33,7 +37,9 @@ def test_each_phase_moves_all_of_its_networks_and_nothing_else(tmp_path: Path) -
     made = vid2vid(tmp_path)
     check_phases(made, buffers=False)
     assert {loss for update in made.updates for loss in update.losses} == set(LOSSES)
-    assert made.updates[0].phase.networks == ("discriminator", "temporal_discriminator")
+    assert made.updates[0].phase.networks == (
+        *("discriminator", "temporal_discriminator", "region_discriminator"),
+    )
 
 
 def test_a_sequence_is_one_forward_pass_of_each_network(tmp_path: Path) -> None:
@@ -46,12 +52,17 @@ def test_a_sequence_is_one_forward_pass_of_each_network(tmp_path: Path) -> None:
     assert sorted(calls) == [
         *["discriminator"] * 2,
         *["generator"] * 2,
+        *["region_discriminator"] * 2,
         *["temporal_discriminator"] * 2,
     ]
 
 
-def test_without_time_and_flow_there_are_fewer_losses(tmp_path: Path) -> None:
-    networks = {"temporal": {"scales": 0}, "losses": {"flow": 0.0, "mask": 0.0, "perceptual": 0.0}}
+def test_without_time_flow_and_regions_there_are_fewer_losses(tmp_path: Path) -> None:
+    networks = {
+        "temporal": {"scales": 0},
+        "regions": {"labels": []},
+        "losses": {"flow": 0.0, "mask": 0.0, "perceptual": 0.0},
+    }
     made = vid2vid(
         tmp_path, vid2vid=networks, images={"flow": "none"}, adversarial={"r1": 0.0}, epochs=1
     )
@@ -90,6 +101,9 @@ def test_wrong_keys_are_refused() -> None:
     assert check(vid2vid={"stages": 4}) == "vid2vid.stages"
     assert check(vid2vid={"flow": {"halvings": 4}}) == "vid2vid.flow.halvings"
     assert check(vid2vid={"temporal": {"layers": 4}}) == "vid2vid.temporal.layers"
+    assert check(vid2vid={"regions": {"labels": [0, 4]}}) == "vid2vid.regions.labels"
+    assert check(vid2vid={"regions": {"labels": [0], "size": 4}}) == "vid2vid.regions.layers"
+    assert check(images={"inputs": "images"}) == "vid2vid.regions.labels"
 
 
 # -- the generator ---------------------------------------------------------------------------------
@@ -134,7 +148,7 @@ def test_gradients_go_back_over_as_many_frames_as_wanted(frames: int, reached: s
     decode = generator._decode
     generator._decode = lambda x, now, guides=(): decode(x.detach(), now, guides)
     flow = generator.flow.forward
-    generator.flow.forward = lambda seen: tuple(out.detach() for out in flow(seen))
+    generator.flow.forward = lambda *seen: tuple(out.detach() for out in flow(*seen))
     made, _, _ = generator(condition)
     (gradient,) = torch.autograd.grad(made[:, -1].sum(), condition)
     assert {time for time in range(4) if gradient[0, time].abs().sum() > 0} == reached
@@ -180,7 +194,7 @@ class _Fixed(nn.Module):
         super().__init__()
         self.outputs = outputs
 
-    def forward(self, seen: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, seen: Tensor, fits: Tensor | None) -> tuple[Tensor, ...]:
         return self.outputs
 
 
@@ -193,6 +207,60 @@ def test_a_correlation_is_largest_where_the_flow_leads() -> None:
     assert divmod(int(best), 5) == (2 + 1, 2 - 2)
     made = generator_of(flow={"correlation": 2, "norm": "none"})
     assert made(shown(1, 2))[1].shape == (1, 1, 2, 16, 16)
+
+
+# -- regions ---------------------------------------------------------------------------------------
+
+
+def test_a_crop_shows_the_square_around_a_label() -> None:
+    labels = torch.zeros(3, 12, 16, dtype=torch.int64)
+    labels[0, 2:6, 8:10] = 1  # 4 rows, 2 columns
+    labels[1, 5, 0] = 1
+    places, present = squares(labels, 1, 2)
+    assert present.tolist() == [True, True, False]
+    assert places.tolist() == [[8.5, 3.5, 4], [0, 5, 2], [7.5, 5.5, 2]]
+    images = torch.rand(3, 2, 12, 16)
+    crops = crop(images, places, 4)
+    torch.testing.assert_close(crops[0], images[0, :, 2:6, 7:11])
+    halves = crop(images[:1], places[:1], 2)
+    wanted = torch.nn.functional.avg_pool2d(images[0, :, 2:6, 7:11], 2)
+    torch.testing.assert_close(halves[0], wanted)
+    assert crop(images.half(), places, 4).dtype == torch.float32
+
+
+def test_only_frames_with_a_region_count_and_parts_of_a_batch_add_up(tmp_path: Path) -> None:
+    """Without any region, the losses are 0, and gradients are there, for DDP waits for them."""
+    made = vid2vid(tmp_path, adversarial={"r1": 0.0})
+    task: Any = made.task
+    for network in made.networks.values():
+        network.eval()  # spectral norms stay as they are
+    (batch,) = next(made.data.epoch(0))
+    assert batch.labels is not None
+    batch.labels[0][batch.labels[0] == 1] = 0
+    batch.labels[2, 1][batch.labels[2, 1] == 2] = 0
+
+    def losses(batch: Any) -> dict[str, Tensor]:
+        found = task.discriminator_losses(batch, made.networks)
+        found.update(task.generator_losses(batch, made.networks))
+        return {name: loss for name, loss in found.items() if name.startswith("region")}
+
+    whole, *halves = (
+        losses(each) for each in (batch, batch.first(2), _part(batch, slice(2, None)))
+    )
+    assert set(whole) == {"region_d", "region_gan", "region_features"}
+    for name, loss in whole.items():
+        assert loss > 0 and loss.dtype == torch.float32
+        torch.testing.assert_close((halves[0][name] + halves[1][name]) / 2, loss)
+    none = losses(dataclasses.replace(batch, labels=torch.zeros_like(batch.labels)))
+    assert not any(loss.any() for loss in none.values())
+    judge = made.networks["region_discriminator"]
+    gradients = torch.autograd.grad(none["region_d"], list(judge.parameters()), allow_unused=True)
+    assert all(gradient is not None and not gradient.any() for gradient in gradients)
+
+
+def _part(batch: VideoBatch, part: slice) -> VideoBatch:
+    values = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    return dataclasses.replace(batch, **{k: v[part] for k, v in values.items() if v is not None})
 
 
 # -- losses and metrics ----------------------------------------------------------------------------
@@ -245,6 +313,36 @@ def test_a_perfect_generator_has_the_best_metrics_and_is_shown(tmp_path: Path) -
         pictures = task.pictures(made.networks)
     assert pictures.shape == (6, 3, 16, 4 * 16)
     assert torch.equal(pictures[1], pictures[2]) and not torch.equal(pictures[0], pictures[1])
+
+
+def test_an_evaluation_shows_moving_pictures(tmp_path: Path) -> None:
+    """As a file and in TensorBoard: inputs, generated and true frames side by side."""
+    made = vid2vid(tmp_path, trackers=["tensorboard"])
+    task: Any = made.task
+    task.render = lambda batch, networks: (batch.images, batch.flows)
+    made.evaluate()
+    made.tracker.close()
+    (file,) = (tmp_path / "samples").glob("*.gif")
+    board = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"images": 0}).Reload()
+    (event,) = board.Images("video")
+    assert event.encoded_image_string == file.read_bytes()
+    assert (event.width, event.height) == (3 * 16, 2 * 16)
+    truth = task._shown.images.permute(1, 2, 0, 3, 4).flatten(2, 3).add(1).mul(127.5)
+    with Image.open(file) as gif:
+        assert (gif.n_frames, gif.info["duration"], gif.info["loop"]) == (4, 120, 0)  # type: ignore[attr-defined]
+        for time in range(4):
+            gif.seek(time)
+            frame = pil_to_tensor(gif.convert("RGB")).float()
+            for columns in (slice(16, 32), slice(32, 48)):
+                assert (frame[:, :, columns] - truth[time]).abs().mean() < 8
+            assert (frame[:, :, :16] - truth[time]).abs().mean() > 20
+
+
+def test_a_large_moving_picture_is_made_smaller(tmp_path: Path) -> None:
+    tracker = vid2vid(tmp_path).tracker
+    tracker.animation(3, torch.full((2, 3, 100, 4096), torch.nan))
+    with Image.open(tmp_path / "samples/step-00000003.gif") as gif:
+        assert gif.size == (1024, 25) and gif.convert("RGB").getextrema() == ((0, 0),) * 3
 
 
 # -- resume ----------------------------------------------------------------------------------------

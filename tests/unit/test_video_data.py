@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from support.training import CPU, settings
 from support.video import write_videos
 from torch import Tensor
@@ -19,7 +22,7 @@ from hpc_amp.distributed.world import World
 from hpc_amp.gan.data.training import Prepared, prepare_videos
 from hpc_amp.gan.video.batches import VideoBatch, conditions
 from hpc_amp.gan.video.config import FrameCounts, SyntheticVideos, VideoData
-from hpc_amp.gan.video.flows import read_flow, write_flow
+from hpc_amp.gan.video.flows import estimate_flow, read_flow, write_flow
 from hpc_amp.gan.video.synthetic import DrawnVideos
 from hpc_amp.gan.video.warp import compose, gather_bilinear, inside, warp
 
@@ -37,7 +40,14 @@ def flow_of(x: float, y: float, height: int, width: int) -> Tensor:
 # -- warping ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", [warp, gather_bilinear])
+def warp_by_lookups(images: Tensor, flow: Tensor) -> Tensor:
+    """As `warp` on a GPU with deterministic algorithms."""
+    columns = torch.arange(images.shape[3]) + flow[:, 0]
+    rows = torch.arange(images.shape[2])[:, None] + flow[:, 1]
+    return gather_bilinear(images, columns, rows)
+
+
+@pytest.mark.parametrize("way", [warp, warp_by_lookups])
 def test_a_warped_image_is_where_the_flow_says(way: Any) -> None:
     """Pixels are points: no half of a pixel is lost, as with other `align_corners`."""
     image = torch.rand(1, 3, 6, 9)
@@ -54,7 +64,7 @@ def test_both_ways_to_warp_have_the_same_gradients() -> None:
     flow = 3 * torch.randn(2, 2, 7, 5)
     wanted = torch.rand(2, 3, 7, 5)
     found = []
-    for way in (warp, gather_bilinear):
+    for way in (warp, warp_by_lookups):
         inputs = image.clone().requires_grad_(), flow.clone().requires_grad_()
         out = way(*inputs)
         (out - wanted).square().sum().backward()
@@ -219,6 +229,44 @@ def test_a_folder_in_a_sequence_is_another_sequence(tmp_path: Path) -> None:
     assert files.lengths == (4, 4)
     folders = [str(Path(path).parent.name) for path in files.frames.images]
     assert folders == [*["scene 0"] * 4, *["frame-001b"] * 4]
+
+
+def test_flow_is_estimated_from_frames_where_there_is_none(tmp_path: Path) -> None:
+    """By OpenCV, much better than no movement; and the same in threads that read side by side."""
+    pytest.importorskip("cv2")
+    drawn = write_videos(tmp_path, size=(64, 64), sequences=3)["test"]
+    shutil.rmtree(tmp_path / "train_flow")
+    shutil.rmtree(tmp_path / "test_flow")
+    keys = {"name": "folder", "root": str(tmp_path), "image_size": [64], "flow": "dis"}
+    read, again = ([*prepared(**keys, workers=workers).evaluation()] for workers in (0, 2))
+    flows, known = (torch.cat([getattr(b, name) for b in read]) for name in ("flows", "known"))
+    assert torch.equal(torch.cat([b.flows for b in again if b.flows is not None]), flows)
+    truth = [drawn.frames[number] for number in range(12) if number % 4]
+    both = known.flatten(0, 1) & torch.stack([frame.known for frame in truth])
+    wanted = torch.stack([frame.flow for frame in truth])
+    error = (flows.flatten(0, 1) - wanted).square().sum(1).sqrt()[both].mean()
+    # Waves of four pixels look the same after two movements of two.
+    assert error < 0.5 * wanted.square().sum(1).sqrt()[both].mean()
+    assert both.float().mean() > 0.6
+
+
+def test_flow_is_not_known_where_it_does_not_lead_back() -> None:
+    pytest.importorskip("cv2")
+    noise = torch.rand(2, 16, 16).repeat_interleave(4, 1).repeat_interleave(4, 2)
+    one, other = (Image.fromarray(part.mul(255).byte().numpy()) for part in noise)
+    flow, known = estimate_flow(one, one)
+    assert known.all() and flow.abs().max() < 0.1
+    _, known = estimate_flow(one, other)
+    assert known.float().mean() < 0.7
+
+
+def test_what_is_wrong_with_estimated_flow(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cv2")
+    with pytest.raises(DataError, match="OpenCV cannot estimate the flow of"):
+        prepared(flow="dis", image_size=[8])
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    with pytest.raises(DataError, match=r"flow: dis needs OpenCV .*pip install 'hpc-amp\[flow\]'"):
+        prepared(flow="dis")
 
 
 def test_what_is_wrong_with_a_folder_of_videos(tmp_path: Path) -> None:

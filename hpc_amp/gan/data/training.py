@@ -41,7 +41,7 @@ from hpc_amp.gan.data.synthetic import (
 )
 from hpc_amp.gan.video.batches import VideoBatch
 from hpc_amp.gan.video.config import VideoData
-from hpc_amp.gan.video.flows import read_flow
+from hpc_amp.gan.video.flows import FlowSource, estimated_flows, read_flow
 from hpc_amp.gan.video.folders import VideoFiles
 from hpc_amp.gan.video.sets import VideoSet
 from hpc_amp.gan.video.synthetic import DrawnVideos, VideoFrame
@@ -163,7 +163,14 @@ def drawn_videos(data: VideoData, labels: int, split: str) -> VideoSet:
     def flow(number: int) -> tuple[Tensor, Tensor]:
         return frames[number].flow, frames[number].known
 
-    return VideoSet(parts, drawn.lengths, flow if data.flow == "known" else None, data)
+    return VideoSet(parts, drawn.lengths, _flows(flow, parts, data), data)
+
+
+def _flows(known: FlowSource, parts: PairedParts, data: VideoData) -> FlowSource | None:
+    """The flows that `data` wants; `known` are those of the data itself."""
+    if data.flow == "dis":
+        return estimated_flows(parts.images)
+    return known if data.flow == "known" else None
 
 
 def _video_files(files: VideoFiles, data: VideoData) -> VideoSet:
@@ -175,7 +182,8 @@ def _video_files(files: VideoFiles, data: VideoData) -> VideoSet:
         assert path is not None  # the first frame of a sequence is not asked for
         return read_flow(path)
 
-    return VideoSet(_parts(files.frames), files.lengths, None if paths is None else flow, data)
+    parts = _parts(files.frames)
+    return VideoSet(parts, files.lengths, _flows(flow, parts, data), data)
 
 
 def prepare_unpaired(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
@@ -64,9 +64,10 @@ class VideoData(PairedData):
 
     frames: FrameCounts = field(default_factory=FrameCounts)
     """How many frames a sample has."""
-    flow: Annotated[Literal["known", "none"], SAMPLES] = "known"
+    flow: Annotated[Literal["known", "dis", "none"], SAMPLES] = "known"
     """Reference flow from each frame to the one before it. `known`: that of the synthetic set, or
-    of files (`train_flow/SEQUENCE/FRAME.flo`). `none`: there is no reference flow."""
+    of files (`train_flow/SEQUENCE/FRAME.flo`). `dis`: estimated from the frames by OpenCV, when a
+    sample is read. `none`: there is no reference flow."""
     synthetic: Annotated[SyntheticVideos, SAMPLES] = field(default_factory=SyntheticVideos)
     """Size of the synthetic set, where it is used. It has `labels` labels, but at most 8."""
 
@@ -97,14 +98,18 @@ class VideoLosses(PairedLosses):
     """Deceive the temporal discriminator."""
     temporal_features: NonNegative = 10.0
     """Feature matching of the temporal discriminator."""
+    region_gan: NonNegative = 10.0
+    """Deceive the discriminators of regions, where there are some."""
+    region_features: NonNegative = 10.0
+    """Feature matching of the discriminators of regions."""
     flow: NonNegative = 10.0
     """The L1 distance in pixels of the generator's flow from the reference flow. Needs
-    `images.flow: known`."""
+    reference flow."""
     warp: NonNegative = 10.0
     """The L1 distance of true frames from those before them, warped by the generator's flow."""
     mask: NonNegative = 0.0
-    """The L1 distance of the mask from where the reference flow is not known. Needs `images.flow:
-    known`. The paper has no such loss."""
+    """The L1 distance of the mask from where the reference flow is not known. Needs
+    reference flow. The paper has no such loss."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -144,6 +149,22 @@ class TemporalJudges:
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
+class RegionJudges:
+    """The discriminators of regions, such as faces and hands: one for each of the `labels`. It sees
+    the square around all pixels of its label, in each frame that has some."""
+
+    labels: Annotated[list[int], NETWORK] = field(default_factory=list)
+    """Labels of the regions, by their channels: with `images.ignore_label`, ids above it count one
+    less. Needs `images.inputs: labels`."""
+    size: Annotated[Count, NETWORK] = 64
+    """Pixels of the sides to which each square is scaled. A square has at least a quarter of it."""
+    width: Annotated[Count, NETWORK] = 64
+    """Channels after the first layer."""
+    layers: Annotated[Count, NETWORK] = 3
+    """Convolutions of stride 2."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
 class VideoNetworks:
     """The networks, and the weights of the losses."""
 
@@ -175,6 +196,8 @@ class VideoNetworks:
     """The discriminator of single frames."""
     temporal: TemporalJudges = field(default_factory=TemporalJudges)
     """The discriminator of frames that follow each other."""
+    regions: RegionJudges = field(default_factory=RegionJudges)
+    """The discriminators of regions, such as faces and hands."""
     losses: VideoLosses = field(default_factory=VideoLosses)
     """Weights of the generator's losses."""
 
@@ -212,6 +235,10 @@ class VideoTrain(PairedTrain):
             )
         yield from perceptual_halvings(f"{section}.losses", networks.losses)
 
+    def generation_options(self) -> Mapping[str, bool] | None:
+        """Also frames a second, for videos."""
+        return {**(PairedTrain.generation_options(self) or {}), "fps": False}
+
     def check_keys(self) -> None:
         """Also that there are enough frames, and the flow that losses need. Raises KeyProblem."""
         PairedTrain.check_keys(self)
@@ -224,10 +251,39 @@ class VideoTrain(PairedTrain):
                 f"has {min(frames.first, frames.most)}",
                 f"set train.images.frames.first to as many, or {section}.temporal.frames to less",
             )
+        self._check_regions()
         for name in ("flow", "mask"):
             if getattr(networks.losses, name) and self.images.flow == "none":
                 raise KeyProblem(
                     f"{section}.losses.{name}",
                     "it needs reference flow, and train.images.flow is none",
-                    f"set train.{section}.losses.{name} to 0, or train.images.flow to known",
+                    f"set train.{section}.losses.{name} to 0, or train.images.flow to known or dis",
                 )
+
+    def _check_regions(self) -> None:
+        """That there are the labels of regions, and that crops have the size that judging needs.
+        Raises KeyProblem."""
+        regions, key = self.networks.regions, f"{self.section}.regions"
+        if not regions.labels:
+            return
+        if self.images.inputs != "labels":
+            raise KeyProblem(
+                f"{key}.labels",
+                "regions are found by their labels, and train.images.inputs is images",
+                f"leave train.{key}.labels out",
+            )
+        for label in regions.labels:
+            if not 0 <= label < self.images.labels:
+                raise KeyProblem(
+                    f"{key}.labels",
+                    f"there is no label {label}: train.images.labels is {self.images.labels}",
+                    "name labels from 0 on",
+                )
+        # As for images: the layer of stride 1 has one pixel less.
+        if regions.size // 2**regions.layers < 3:
+            raise KeyProblem(
+                f"{key}.layers",
+                f"crops of {regions.size} x {regions.size} pixels are too small for "
+                f"{regions.layers} halvings",
+                f"use fewer layers, or a larger train.{key}.size",
+            )

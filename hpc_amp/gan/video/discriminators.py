@@ -34,7 +34,8 @@ class TemporalDiscriminator(nn.Module):
 def judge_windows(
     discriminator: nn.Module, real: Sequence[Tensor], fake: Sequence[Tensor]
 ) -> tuple[Judgement, Judgement]:
-    """What a `TemporalDiscriminator` says of real and of generated windows, in one forward pass."""
+    """What a `TemporalDiscriminator` says of real and of generated windows, or one of regions of
+    their crops, in one forward pass."""
     both = [torch.cat(pair) for pair in zip(real, fake, strict=True)]
     logits, features = discriminator(both)
     halves = [logit.chunk(2) for logit in logits]

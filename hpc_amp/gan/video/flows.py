@@ -1,4 +1,4 @@
-"""Flows as files, and as a sample shows them.
+"""Flows as files, estimated from frames, and as a sample shows them.
 
 A file is in the format of the Middlebury benchmark (.flo): the number 202021.25, width and height
 as int32, then for each pixel the flow in x and y as float32, all little-endian. A component beyond
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hpc_amp.data.errors import DataError
 from hpc_amp.files import replacing
-from hpc_amp.gan.data.reading import View
+from hpc_amp.gan.data.reading import ImageSource, View
 
 FlowSource = Callable[[int], tuple[Tensor, Tensor]]
 """By the number of a frame that has one before it: the flow float32 [2, H, W] to that frame, in
@@ -54,6 +54,51 @@ def write_flow(path: Path, flow: Tensor, known: Tensor) -> None:
     values = torch.where(known, flow.float(), 10 * _UNKNOWN).permute(1, 2, 0).contiguous()
     with replacing(path) as new:
         new.write_bytes(header.numpy().tobytes() + values.numpy().tobytes())
+
+
+def estimated_flows(frames: ImageSource) -> FlowSource:
+    """The flows between frames that OpenCV estimates when they are asked for: see `estimate_flow`.
+    Raises DataError where there is no OpenCV."""
+    try:
+        import cv2
+    except ImportError as error:
+        raise DataError(
+            f"images.flow: dis needs OpenCV ({error}): pip install 'hpc-amp[flow]', or set "
+            "flow: none"
+        ) from None
+    # Results depend on the number of threads; those that read samples work side by side.
+    cv2.setNumThreads(1)
+
+    def flow(number: int) -> tuple[Tensor, Tensor]:
+        try:
+            return estimate_flow(frames.open(number), frames.open(number - 1))
+        except cv2.error as error:
+            raise DataError(
+                f"OpenCV cannot estimate the flow of {frames.name(number)}: {error.err}"
+            ) from None
+
+    return flow
+
+
+def estimate_flow(now: Image.Image, before: Image.Image) -> tuple[Tensor, Tensor]:
+    """The flow float32 [2, H, W] of two frames by dense inverse search (Kroeger et al., 2016), and
+    where it is known, bool [H, W]: where the flow back leads to about the same pixel (Sundaram et
+    al., 2010)."""
+    import cv2
+    import numpy as np
+
+    search = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
+    first, second = (np.asarray(frame.convert("L")) for frame in (now, before))
+    flow, back = search.calc(first, second, None), search.calc(second, first, None)
+    height, width = first.shape
+    rows, columns = np.mgrid[:height, :width].astype(np.float32)
+    back = cv2.remap(
+        back, columns + flow[..., 0], rows + flow[..., 1], cv2.INTER_LINEAR,
+        borderMode=cv2.BORDER_REPLICATE,
+    )  # fmt: skip
+    lengths = (flow**2).sum(2) + (back**2).sum(2)
+    known = ((flow + back) ** 2).sum(2) < 0.01 * lengths + 0.5
+    return torch.from_numpy(flow).permute(2, 0, 1).contiguous(), torch.from_numpy(known)
 
 
 def show_flow(flow: Tensor, known: Tensor, view: View) -> tuple[Tensor, Tensor]:

@@ -27,6 +27,10 @@ from hpc_amp.gan.video.warp import correlation, warp
 
 WARPED_CHANNELS = 4
 """Those of a warped frame and its mask."""
+WINDOWS = (5, 11)
+"""Sides of the squares, in pixels, over which it counts how well label maps fit when moved."""
+CERTAINTY = 10.0
+"""What a move is ahead of another one, before the softmax, where all of a square fits."""
 
 
 class MultiSpade(nn.Module):
@@ -93,11 +97,20 @@ class FrameBlock(nn.Module):
 
 class FlowEstimator(nn.Module):
     """Earlier frames and all label maps [B, inputs, H, W] to the flow [B, 2, H, W] in pixels and
-    the mask [B, 1, H, W] from 0 to 1, both fp32."""
+    the mask [B, 1, H, W] from 0 to 1, both fp32.
+
+    With `config.correlation`, it sees that of the label maps, too. The flow is then a mean of all
+    moves within that radius, besides what the network adds to it. Their weights come from the
+    network and from how well the label maps around a pixel fit when moved: so a first guess is
+    there before anything is learned.
+    """
 
     def __init__(self, inputs: int, config: FlowNetwork, spectral: SpectralName) -> None:
         super().__init__()
         self.scale = config.scale
+        moves = _moves(config.correlation) if config.correlation else torch.zeros(0, 2)
+        self.register_buffer("moves", moves, persistent=False)
+        inputs += len(moves)
         block = partial(ConvBlock, norm=config.norm, activation_name="leaky", spectral=spectral)
         widths = [config.width * 2**level for level in range(config.halvings + 1)]
         layers: list[nn.Module] = [block(inputs, widths[0], 7)]
@@ -108,19 +121,30 @@ class FlowEstimator(nn.Module):
         self.body = nn.Sequential(*layers)
         self.flow = nn.Conv2d(widths[0], 2, 3, padding=1)
         self.mask = nn.Conv2d(widths[0], 1, 3, padding=1)
+        self.choice = nn.Conv2d(widths[0], len(moves), 3, padding=1) if len(moves) else None
 
     def settle(self) -> None:
         """Draw weights that keep the size of values from layer to layer without normalisation, and
         begin with small flows."""
         initialize(self, "kaiming")
         with torch.no_grad():
-            self.flow.weight.mul_(0.1)
-            self.mask.weight.mul_(0.1)
+            for head in (self.flow, self.mask, self.choice):
+                if head is not None:
+                    head.weight.mul_(0.1)
 
-    def forward(self, seen: Tensor) -> tuple[Tensor, Tensor]:
-        """Flow, and mask."""
-        features = self.body(seen)
-        return self.scale * self.flow(features).float(), self.mask(features).float().sigmoid()
+    def forward(self, seen: Tensor, fits: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Flow, and mask. `fits` is the `correlation` of the label maps."""
+        features = self.body(seen if fits is None else torch.cat((seen, fits), 1))
+        flow = self.scale * self.flow(features).float()
+        if self.choice is not None and fits is not None:
+            around = sum(
+                F.avg_pool2d(fits.float(), side, 1, side // 2, count_include_pad=False)
+                for side in WINDOWS
+            )
+            weights = (self.choice(features).float() + CERTAINTY * around).softmax(1)
+            with torch.autocast(flow.device.type, enabled=False):
+                flow = flow + torch.einsum("bmhw,mc->bchw", weights, self.moves.float())
+        return flow, self.mask(features).float().sigmoid()
 
 
 class SequenceGenerator(nn.Module):
@@ -145,8 +169,7 @@ class SequenceGenerator(nn.Module):
             block(seen, channels[0]),
             *(block(before, after, stride=2) for before, after in itertools.pairwise(channels)),
         )
-        fits = (2 * networks.flow.correlation + 1) ** 2 if networks.flow.correlation else 0
-        self.flow = FlowEstimator(seen + fits, networks.flow, spectral)
+        self.flow = FlowEstimator(seen, networks.flow, spectral)
         self.head = FrameBlock(channels[-1], channels[-1], condition, networks)
         downwards = list(itertools.pairwise(reversed(channels)))
         self.up = nn.ModuleList(
@@ -226,11 +249,9 @@ class SequenceGenerator(nn.Module):
         seen = torch.cat(
             (images_before.flatten(1, 2).to(now.dtype), conditions_before.flatten(1, 2), now), 1
         )
-        evidence = seen
-        if radius := self.networks.flow.correlation:
-            fits = correlation(now, conditions_before[:, -1], radius)
-            evidence = torch.cat((seen, fits), 1)
-        flow, mask = self.flow(evidence)
+        radius = self.networks.flow.correlation
+        fits = correlation(now, conditions_before[:, -1], radius) if radius else None
+        flow, mask = self.flow(seen, fits)
         warped = warp(images_before[:, -1], flow)
         shown = torch.cat((warped, mask), 1).to(now.dtype)
         drawn = self._decode(self.encoder(seen), now, (shown,))
@@ -245,3 +266,10 @@ class SequenceGenerator(nn.Module):
 
 def _conv(inputs: int, outputs: int, kernel: int, spectral: SpectralName) -> nn.Module:
     return spectral_norm(nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2), spectral)
+
+
+def _moves(radius: int) -> Tensor:
+    """All moves by up to `radius` pixels, in the order of `correlation`: (x, y) [N, 2]."""
+    side = torch.arange(-radius, radius + 1.0)
+    down, right = torch.meshgrid(side, side, indexing="ij")
+    return torch.stack((right, down), 2).flatten(0, 1)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hpc_amp.gan.data.batches import condition
 from hpc_amp.gan.data.training import Prepared, prepare_videos
-from hpc_amp.gan.discriminators import MultiScaleDiscriminator, judge_together
+from hpc_amp.gan.discriminators import Judgement, MultiScaleDiscriminator, judge_together
 from hpc_amp.gan.generation import Request
 from hpc_amp.gan.layers import initialize
 from hpc_amp.gan.losses import discriminator_loss, feature_matching_loss, generator_loss
@@ -23,9 +23,10 @@ from hpc_amp.gan.video.config import VideoTrain
 from hpc_amp.gan.video.consistency import consistency_sums, flow_loss, mask_loss, warp_loss
 from hpc_amp.gan.video.discriminators import TemporalDiscriminator, judge_windows, time_windows
 from hpc_amp.gan.video.networks import SequenceGenerator
+from hpc_amp.gan.video.regions import RegionDiscriminator, crop, squares
 from hpc_amp.tasks.base import Losses, Networks, Phase, TrainingData
 
-TEMPORAL = f"temporal_{DISCRIMINATOR}"
+TEMPORAL, REGION = f"temporal_{DISCRIMINATOR}", f"region_{DISCRIMINATOR}"
 PICTURE_FRAMES = 10
 """Columns of a picture."""
 
@@ -44,7 +45,7 @@ class MadeVideo:
 
 class VideoGan(ComparedGan):
     """Base class of the models of video: a generator of sequences, against a discriminator of
-    frames and one of how frames follow each other.
+    frames, one of how frames follow each other, and one of regions if wanted.
 
     Metrics: `frechet_random`, `l1`, `psnr`, `ssim` of frames against the true ones, on the
     synthetic set `label_agreement`, and with reference flow `flow_error`, `warping_error` and
@@ -70,7 +71,7 @@ class VideoGan(ComparedGan):
         return self.data.training
 
     def build_networks(self) -> dict[str, nn.Module]:
-        """The generator, and one or two discriminators."""
+        """The generator, and up to three discriminators."""
         networks, images = self.train.networks, self.train.images
         judges, temporal = networks.discriminator, networks.temporal
         built: dict[str, nn.Module] = {
@@ -84,13 +85,17 @@ class VideoGan(ComparedGan):
             ),
         }
         if temporal.scales:
-            flow_channels = 2 * (temporal.frames - 1) if images.flow == "known" else 0
+            flow_channels = 2 * (temporal.frames - 1) if images.flow != "none" else 0
             built[TEMPORAL] = TemporalDiscriminator(
                 3 * temporal.frames + flow_channels,
                 scales=temporal.scales,
                 width=temporal.width,
                 layers=temporal.layers,
                 spectral=networks.spectral,
+            )
+        if networks.regions.labels:
+            built[REGION] = RegionDiscriminator(
+                images.condition_channels + 3, networks.regions, networks.spectral
             )
         for name in built.keys() - {GENERATOR}:
             initialize(built[name])
@@ -100,12 +105,15 @@ class VideoGan(ComparedGan):
         """Those of the section `losses`."""
         losses = self.train.networks.losses
         temporal = self.train.networks.temporal.scales > 0
+        regions = bool(self.train.networks.regions.labels)
         return {
             "gan": losses.gan,
             "features": losses.features,
             "perceptual": losses.perceptual,
             "temporal_gan": losses.temporal_gan if temporal else 0.0,
             "temporal_features": losses.temporal_features if temporal else 0.0,
+            "region_gan": losses.region_gan if regions else 0.0,
+            "region_features": losses.region_features if regions else 0.0,
             "flow": losses.flow,
             "warp": losses.warp,
             "mask": losses.mask,
@@ -114,16 +122,20 @@ class VideoGan(ComparedGan):
     def phases(self) -> tuple[Phase, ...]:
         """The discriminators' update, then the generator's."""
         judging, making = super().phases()
-        if self.train.networks.temporal.scales == 0:
-            return judging, making
-        (names,) = judging.losses
-        both = dataclasses.replace(
-            judging, networks=(DISCRIMINATOR, TEMPORAL), losses=((*names, "temporal_d"),)
+        networks, losses = [DISCRIMINATOR], [*judging.losses[0]]
+        if self.train.networks.temporal.scales:
+            networks.append(TEMPORAL)
+            losses.append("temporal_d")
+        if self.train.networks.regions.labels:
+            networks.append(REGION)
+            losses.append("region_d")
+        all_judging = dataclasses.replace(
+            judging, networks=tuple(networks), losses=(tuple(losses),)
         )
-        return both, making
+        return all_judging, making
 
     def discriminator_losses(self, batch: VideoBatch, networks: Networks) -> Losses:
-        """`d`, `temporal_d`, and `r1` where it counts."""
+        """`d`, and where they count `r1`, `temporal_d` and `region_d`."""
         shown = conditions(batch, self.train.images)
         with torch.no_grad():
             made = self.make(batch, shown, networks).frames
@@ -146,6 +158,9 @@ class VideoGan(ComparedGan):
                 networks[TEMPORAL], self._windows(batch.images, batch), self._windows(made, batch)
             )
             losses["temporal_d"] = discriminator_loss(on_real, on_fake, kind)
+        if REGION in networks:
+            (on_real, _), (on_fake, _), shares = self._judge_regions(batch, shown, made, networks)
+            losses["region_d"] = discriminator_loss(on_real, on_fake, kind, shares)
         return losses
 
     def generator_losses(self, batch: VideoBatch, networks: Networks) -> Losses:
@@ -176,6 +191,16 @@ class VideoGan(ComparedGan):
                 losses["temporal_gan"] = generator_loss(on_fake, kind)
             if weights["temporal_features"]:
                 losses["temporal_features"] = feature_matching_loss(real_features, fake_features)
+        if weights["region_gan"] or weights["region_features"]:
+            (_, real_features), (on_fake, fake_features), shares = self._judge_regions(
+                batch, shown, made, networks
+            )
+            if weights["region_gan"]:
+                losses["region_gan"] = generator_loss(on_fake, kind, shares)
+            if weights["region_features"]:
+                losses["region_features"] = feature_matching_loss(
+                    real_features, fake_features, shares
+                )
         if weights["flow"]:
             assert batch.flows is not None and batch.known is not None  # noqa: PT018
             losses["flow"] = flow_loss(video.flows, batch.flows, batch.known)
@@ -195,6 +220,25 @@ class VideoGan(ComparedGan):
             scales=networks.temporal.scales,
             unit=networks.flow.scale,
         )
+
+    def _judge_regions(
+        self, batch: VideoBatch, shown: Tensor, made: Tensor, networks: Networks
+    ) -> tuple[Judgement, Judgement, list[Tensor]]:
+        """What the discriminator of regions says of true and of `made` frames, and for each region
+        which frames have it, bool [B * T]. The others are judged, too, so that all weights have
+        gradients and shapes do not depend on the data, but must not count."""
+        assert batch.labels is not None
+        regions, labels = self.train.networks.regions, batch.labels.flatten(0, 1)
+        real, fake = (
+            torch.cat((shown.float(), frames.float()), 2).flatten(0, 1)
+            for frames in (batch.images, made)
+        )
+        found = [squares(labels, label, max(1, regions.size // 4)) for label in regions.labels]
+        crops_real, crops_fake = (
+            [crop(frames, places, regions.size) for places, _ in found] for frames in (real, fake)
+        )
+        on_real, on_fake = judge_windows(networks[REGION], crops_real, crops_fake)
+        return on_real, on_fake, [present for _, present in found]
 
     # -- evaluation -------------------------------------------------------------------------------
 
@@ -238,6 +282,17 @@ class VideoGan(ComparedGan):
         inputs = show_condition(shown.frames, self.train.images).unflatten(0, made.shape[:2])
         rows = torch.stack([part.float() for part in (inputs, made, shown.images)], 1)
         return rows[:, :, :PICTURE_FRAMES].flatten(0, 1)
+
+    def animation(self, networks: Networks) -> Tensor | None:
+        """The rows of `pictures` as they follow each other in time. Those of a sequence, such as
+        inputs, generated and true frames, are side by side; sequences are one below another."""
+        if self.train.evaluation.pictures == 0:
+            return None
+        assert self._shown is not None
+        rows = self.picture_rows(networks).float().cpu()
+        sequences = rows.unflatten(0, (len(self._shown), -1))  # [sequences, rows, T, 3, H, W]
+        moving: Tensor = sequences.permute(2, 3, 0, 4, 1, 5).flatten(4, 5).flatten(2, 3)
+        return moving.div(2).add(0.5).clamp(0, 1)
 
     # -- generation -------------------------------------------------------------------------------
 

@@ -21,27 +21,31 @@ def warp(images: Tensor, flow: Tensor) -> Tensor:
     pixel at the border. Up to rounding, a flow of 0 gives the images themselves, and one of whole
     pixels moves them without blur.
     """
+    return sample(images, *_positions(flow.float()))
+
+
+def sample(images: Tensor, columns: Tensor, rows: Tensor) -> Tensor:
+    """The images [B, C, H, W] at places in pixels, sampled bilinearly: `columns` and `rows`
+    [B, h, w] to float32 [B, C, h, w]. Beyond the border is the pixel at the border."""
     with torch.autocast(images.device.type, enabled=False):
-        images, flow = images.float(), flow.float()
+        images, columns, rows = images.float(), columns.float(), rows.float()
         if images.is_cuda and torch.are_deterministic_algorithms_enabled():
             # The backward pass of grid_sample is not deterministic on GPUs, and is refused.
-            return gather_bilinear(images, flow)
-        height, width = flow.shape[2:]
-        columns, rows = _positions(flow)
+            return gather_bilinear(images, columns, rows)
+        height, width = images.shape[2:]
         # With align_corners, -1 and 1 are the middles of the first and of the last pixel.
         grid = torch.stack(
             (columns * (2 / max(width - 1, 1)) - 1, rows * (2 / max(height - 1, 1)) - 1), 3
         )
-        warped: Tensor = F.grid_sample(
+        sampled: Tensor = F.grid_sample(
             images, grid, mode="bilinear", padding_mode="border", align_corners=True
         )
-        return warped
+        return sampled
 
 
-def gather_bilinear(images: Tensor, flow: Tensor) -> Tensor:
-    """`warp` by four lookups for each pixel, whose gradients are deterministic on GPUs, too."""
-    height, width = flow.shape[2:]
-    columns, rows = _positions(flow)
+def gather_bilinear(images: Tensor, columns: Tensor, rows: Tensor) -> Tensor:
+    """`sample` by four lookups for each place, whose gradients are deterministic on GPUs, too."""
+    height, width = images.shape[2:]
     columns, rows = columns.clamp(0, width - 1), rows.clamp(0, height - 1)
     left, top = columns.detach().floor(), rows.detach().floor()
     right_share, down_share = (columns - left)[:, None], (rows - top)[:, None]
@@ -51,7 +55,7 @@ def gather_bilinear(images: Tensor, flow: Tensor) -> Tensor:
         place = (top.long() + down).clamp(max=height - 1) * width
         place = place + (left.long() + right).clamp(max=width - 1)
         index = place.flatten(1)[:, None].expand(-1, flat.shape[1], -1)
-        return flat.gather(2, index).view(*flat.shape[:2], height, width)
+        return flat.gather(2, index).view(*flat.shape[:2], *columns.shape[1:])
 
     above = at(0, 0) * (1 - right_share) + at(0, 1) * right_share
     below = at(1, 0) * (1 - right_share) + at(1, 1) * right_share
