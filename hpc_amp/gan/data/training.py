@@ -40,11 +40,12 @@ from hpc_amp.gan.data.synthetic import (
     labels_of,
 )
 from hpc_amp.gan.video.batches import VideoBatch
-from hpc_amp.gan.video.config import VideoData
-from hpc_amp.gan.video.flows import read_flow
+from hpc_amp.gan.video.config import ReferenceData, VideoData
+from hpc_amp.gan.video.flows import FlowSource, read_flow
 from hpc_amp.gan.video.folders import VideoFiles
+from hpc_amp.gan.video.references import ReferenceBatch, ReferenceSet, Truth
 from hpc_amp.gan.video.sets import VideoSet
-from hpc_amp.gan.video.synthetic import DrawnVideos, VideoFrame
+from hpc_amp.gan.video.synthetic import DrawnIdentities, DrawnVideos, VideoFrame
 
 T = TypeVar("T")
 
@@ -157,16 +158,22 @@ def drawn_videos(data: VideoData, labels: int, split: str) -> VideoSet:
     """The sequences of a split of a synthetic set, with `labels` labels."""
     count = data.synthetic.train if split == "train" else data.synthetic.test
     drawn = DrawnVideos(count, labels, data.size, data.synthetic, split)
-    frames = drawn.frames
-    parts = _parts_of(frames, drawn.picture, data)
+    parts = _parts_of(drawn.frames, drawn.picture, data)
+    return VideoSet(parts, drawn.lengths, _drawn_flows(drawn, data), data)
 
+
+def _drawn_flows(drawn: DrawnVideos, data: VideoData) -> FlowSource | None:
     def flow(number: int) -> tuple[Tensor, Tensor]:
-        return frames[number].flow, frames[number].known
+        return drawn.frames[number].flow, drawn.frames[number].known
 
-    return VideoSet(parts, drawn.lengths, flow if data.flow == "known" else None, data)
+    return flow if data.flow == "known" else None
 
 
 def _video_files(files: VideoFiles, data: VideoData) -> VideoSet:
+    return VideoSet(_parts(files.frames), files.lengths, _read_flows(files), data)
+
+
+def _read_flows(files: VideoFiles) -> FlowSource | None:
     paths = files.flows
 
     def flow(number: int) -> tuple[Tensor, Tensor]:
@@ -175,7 +182,42 @@ def _video_files(files: VideoFiles, data: VideoData) -> VideoSet:
         assert path is not None  # the first frame of a sequence is not asked for
         return read_flow(path)
 
-    return VideoSet(_parts(files.frames), files.lengths, None if paths is None else flow, data)
+    return None if paths is None else flow
+
+
+def prepare_references(
+    data: ReferenceData, train: Train, world: World, device: torch.device
+) -> Prepared[ReferenceBatch]:
+    """The sequences and their references that `data` names. Called as `prepare_paired`."""
+    _check_load_size(data)
+    place = Place(train, world, device)
+    if data.name == "synthetic":
+        training, test = (drawn_identities(data, split) for split in ("train", "test"))
+        return _prepare(
+            "SYNTHETIC identities", training, test, Readers(0), place, synthetic=True
+        )
+    files, held_out = _scan(world, data.scan_sequences)
+    references = _scan(world, data.scan_references)
+    given = None if references is None else (_parts(references.frames), references.lengths)
+    training, test = (
+        ReferenceSet(_parts(part.frames), part.lengths, _read_flows(part), data, given=own)
+        for part, own in ((files, None), (held_out, given))
+    )
+    return _prepare(data.folder.name, training, test, _readers(data, world), place)
+
+
+def drawn_identities(data: ReferenceData, split: str) -> ReferenceSet:
+    """The sequences of a split of a synthetic set, with their references."""
+    config = data.synthetic
+    count, labels = config.train if split == "train" else config.test, min(data.labels, len(COLOURS))
+    drawn = DrawnIdentities(count, labels, data.size, config, split)
+    return ReferenceSet(
+        _parts_of(drawn.frames, drawn.picture, data),
+        drawn.lengths,
+        _drawn_flows(drawn, data),
+        data,
+        truth=Truth(drawn.flow_between, drawn.colours),
+    )
 
 
 def prepare_unpaired(
