@@ -193,9 +193,7 @@ def prepare_references(
     place = Place(train, world, device)
     if data.name == "synthetic":
         training, test = (drawn_identities(data, split) for split in ("train", "test"))
-        return _prepare(
-            "SYNTHETIC identities", training, test, Readers(0), place, synthetic=True
-        )
+        return _prepare("SYNTHETIC identities", training, test, Readers(0), place, synthetic=True)
     files, held_out = _scan(world, data.scan_sequences)
     references = _scan(world, data.scan_references)
     given = None if references is None else (_parts(references.frames), references.lengths)
@@ -208,8 +206,8 @@ def prepare_references(
 
 def drawn_identities(data: ReferenceData, split: str) -> ReferenceSet:
     """The sequences of a split of a synthetic set, with their references."""
-    config = data.synthetic
-    count, labels = config.train if split == "train" else config.test, min(data.labels, len(COLOURS))
+    config, labels = data.synthetic, min(data.labels, len(COLOURS))
+    count = config.train if split == "train" else config.test
     drawn = DrawnIdentities(count, labels, data.size, config, split)
     return ReferenceSet(
         _parts_of(drawn.frames, drawn.picture, data),

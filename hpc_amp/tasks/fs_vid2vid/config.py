@@ -57,7 +57,7 @@ class ReferenceNetwork:
     width: Annotated[Count, NETWORK] = 32
     """Channels of the first layer; each halving doubles them."""
     halvings: Annotated[Natural, NETWORK] = 2
-    """Convolutions of stride 2 before the attention, at most `stages`. The attention compares each
+    """Convolutions of stride 2 before the attention. The attention compares each
     place of a frame with each place of all references: fewer halvings take much more memory."""
     code: Annotated[Count, NETWORK] = 256
     """Length of the code."""
@@ -65,6 +65,11 @@ class ReferenceNetwork:
     """Rank of the part of a convolution's weights that depends on the code."""
     blocks: Annotated[Natural, NETWORK] = 4
     """The generator's last blocks, so many, have such weights in their normalisations."""
+
+    @property
+    def channels(self) -> int:
+        """Channels of the features."""
+        return int(self.width * 2**self.halvings)
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -104,8 +109,9 @@ class FsVid2vidConfig(VideoTrain):
     def halvings(self) -> Iterator[Halvings]:
         """Those of all networks."""
         yield from VideoTrain.halvings(self)
-        flow = self.fs_vid2vid.reference_flow
+        flow, references = self.fs_vid2vid.reference_flow, self.fs_vid2vid.references
         yield Halvings("fs_vid2vid.reference_flow.halvings", flow.halvings, least=2, whole=True)
+        yield Halvings("fs_vid2vid.references.halvings", references.halvings, least=2)
 
     def generation_options(self) -> Mapping[str, bool] | None:
         """The references, and the maps of instances that the model was trained with."""
@@ -115,12 +121,6 @@ class FsVid2vidConfig(VideoTrain):
         """Also what belongs to references. Raises KeyProblem."""
         VideoTrain.check_keys(self)
         networks = self.fs_vid2vid
-        if networks.references.halvings > networks.stages:
-            raise KeyProblem(
-                "fs_vid2vid.references.halvings",
-                f"{networks.references.halvings} is more than fs_vid2vid.stages, {networks.stages}",
-                "use fewer",
-            )
         for name in ("reference_flow", "reference_mask"):
             if getattr(networks.losses, name) and self.images.name != "synthetic":
                 raise KeyProblem(

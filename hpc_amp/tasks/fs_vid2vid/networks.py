@@ -46,6 +46,13 @@ class AdaptiveConv(nn.Module):
         self.learned = nn.Conv2d(inputs, config.rank, 3, padding=1, bias=False)
         self.computed = nn.Linear(config.code, outputs * (config.rank + 1))
 
+    def settle(self) -> None:
+        """Draw the weights of the product so that the code matters from the start."""
+        for part in (self.learned, self.computed):
+            initialize(part, "kaiming")
+        with torch.no_grad():
+            self.computed.weight.mul_(0.1)
+
     def forward(self, x: Tensor, code: Tensor) -> Tensor:
         """x [B, inputs, H, W] and code [B, C] to [B, outputs, H, W]."""
         computed = self.computed(code).unflatten(1, (self.common.out_channels, -1))
@@ -88,7 +95,6 @@ class ReferenceReader(nn.Module):
     def __init__(self, condition: int, config: ReferenceNetwork) -> None:
         super().__init__()
         widths = [config.width * 2**level for level in range(config.halvings + 1)]
-        self.channels = widths[-1]
         self.features = _encoder(3 + condition, widths)
         self.places = nn.Sequential(_encoder(condition, widths), nn.Conv2d(widths[-1], 64, 1))
         self.sharpness = nn.Parameter(torch.tensor(SHARPNESS))
@@ -125,8 +131,9 @@ class ReferenceGenerator(SequenceGenerator):
     """Conditions [B, T, `condition`, H, W] and references to frames [B, T, 3, H, W] from -1 to 1.
 
     As a `SequenceGenerator`, and from references: their features, at the places where they fit, are
-    what a frame begins with; the mean of these is the code of the weights of normalisations; and
-    the reference that fits best is warped by an estimated flow.
+    seen by all normalisations, since what all places of a frame have in common does not come
+    through them otherwise; the mean of these features is the code of their weights; and the
+    reference that fits best is warped by an estimated flow, which the last blocks see.
     """
 
     networks: FsVid2vidNetworks
@@ -141,14 +148,8 @@ class ReferenceGenerator(SequenceGenerator):
         super().__init__(condition, networks)
         config = networks.references
         self.reader = ReferenceReader(condition, config)
-        most = min(networks.width * 2**networks.stages, networks.most)
-        left = networks.stages - config.halvings
-        self.begin = nn.Sequential(
-            *(ConvBlock(self.reader.channels, self.reader.channels, stride=2) for _ in range(left)),
-            nn.Conv2d(self.reader.channels, most, 3, padding=1),
-        )
         self.code = nn.Sequential(
-            LinearBlock(self.reader.channels, config.code, activation_name="leaky"),
+            LinearBlock(config.channels, config.code, activation_name="leaky"),
             LinearBlock(config.code, config.code, activation_name="leaky"),
         )
         radius = networks.reference_flow.correlation
@@ -156,8 +157,10 @@ class ReferenceGenerator(SequenceGenerator):
         self.reference_flow = FlowEstimator(
             3 + 2 * condition + fits, networks.reference_flow, networks.spectral
         )
-        for added in (self.begin, self.code):
-            initialize(added, "kaiming")
+        initialize(self.code, "kaiming")
+        for module in self.modules():
+            if isinstance(module, AdaptiveConv):
+                module.settle()
         if networks.reference_flow.norm == "none":
             self.reference_flow.settle()
         else:
@@ -177,7 +180,8 @@ class ReferenceGenerator(SequenceGenerator):
             of_labels = partial(
                 _CommonSpade, inputs=condition, hidden=networks.hidden, norm="instance"
             )
-        guides = (WARPED_CHANNELS,) * 2 if guided else ()
+        features = networks.references.channels
+        guides = (features, *(WARPED_CHANNELS,) * 2) if guided else (features,)
         return FrameBlock(inputs, outputs, condition, networks, guides, of_labels)
 
     def _context(self, *shown: Tensor) -> tuple[Tensor, ...]:
@@ -185,30 +189,25 @@ class ReferenceGenerator(SequenceGenerator):
         return references, conditions, *self.reader.read(references, conditions)
 
     def _first_frame(self, now: Tensor, *context: Tensor) -> dict[str, Tensor]:
-        begin, code, warped, found = self._refer(now, *context)
-        mask = found["reference_masks"]
-        drawn = self._decode(
-            self._begin(now) + begin, (now, code), (guide(warped, mask, now.dtype),)
-        )
-        return {"frames": mask * drawn + (1 - mask) * warped, **found}
+        code, guides, found = self._refer(now, *context)
+        drawn = self._decode(self._begin(now), (now, code), guides)
+        return {"frames": drawn, **found}
 
     def _next_frame(
         self, now: Tensor, images_before: Tensor, conditions_before: Tensor, *context: Tensor
     ) -> dict[str, Tensor]:
-        begin, code, of_reference, found = self._refer(now, *context)
+        code, guides, found = self._refer(now, *context)
         seen, before, flow, mask = self._look_back(now, images_before, conditions_before)
-        reference_mask = found["reference_masks"]
-        guides = [guide(of_reference, reference_mask, now.dtype), guide(before, mask, now.dtype)]
-        drawn = self._decode(self.encoder(seen) + begin, (now, code), guides)
-        drawn = reference_mask * drawn + (1 - reference_mask) * of_reference
+        guides = (*guides, guide(before, mask, now.dtype))
+        drawn = self._decode(self.encoder(seen), (now, code), guides)
         frame = mask * drawn + (1 - mask) * before
         return {"frames": frame, "flows": flow, "masks": mask, **found}
 
     def _refer(
         self, now: Tensor, references: Tensor, conditions: Tensor, features: Tensor, keys: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
-        """What a frame gets from references: what its first block begins with, the code, the warped
-        reference, and the flow and mask of that with the number of the reference."""
+    ) -> tuple[Tensor, tuple[Tensor, ...], dict[str, Tensor]]:
+        """What a frame gets from references: the code, the fitting features and the warped
+        reference as guides, and the flow and mask of that with the number of the reference."""
         fitting, share = self.reader(now, features, keys)
         chosen = share.argmax(1)
         samples = torch.arange(len(chosen), device=chosen.device)
@@ -218,7 +217,8 @@ class ReferenceGenerator(SequenceGenerator):
             evidence = torch.cat((evidence, correlation(now, condition, radius)), 1)
         flow, mask = self.reference_flow(evidence)
         found = {"reference_flows": flow, "reference_masks": mask, "chosen": chosen}
-        return self.begin(fitting), self.code(pixel_mean(fitting)), warp(reference, flow), found
+        warped = guide(warp(reference, flow), mask, now.dtype)
+        return self.code(pixel_mean(fitting)), (fitting, warped), found
 
 
 def _encoder(inputs: int, widths: list[int]) -> nn.Sequential:
