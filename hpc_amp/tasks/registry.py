@@ -36,6 +36,7 @@ TASKS: Registry[Any] = Registry(
         "classification": "hpc_amp.tasks.classification.task:Classification",
         "coco_funit": "hpc_amp.tasks.coco_funit.task:CocoFunit",
         "dcgan": "hpc_amp.tasks.dcgan.task:Dcgan",
+        "fs_vid2vid": "hpc_amp.tasks.fs_vid2vid.task:FsVid2vid",
         "funit": "hpc_amp.tasks.funit.task:Funit",
         "munit": "hpc_amp.tasks.munit.task:Munit",
         "pix2pixhd": "hpc_amp.tasks.pix2pixhd.task:Pix2pixHd",

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from support.dcgan import GAN, TRAIN, dcgan
+from support.fs_vid2vid import plain_train as references
 from support.funit import NAMES, plain_train
 from support.paired import plain_train as paired
 from support.training import CPU, curve, engine, fit_until, settings
@@ -217,6 +218,9 @@ TINY: dict[str, dict[str, Any]] = {
         pix2pixhd={"enhancer": None, "instance_features": None},
     ),
     "vid2vid": video(images={"synthetic": {"train": 16, "frames": 6}}, adversarial={"r1": 0.0}),
+    "fs_vid2vid": references(
+        images={"synthetic": {"train": 16, "frames": 6}}, adversarial={"r1": 0.0}
+    ),
 }
 """A configuration of each task."""
 

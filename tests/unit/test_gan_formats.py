@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from support.dcgan import GAN
 from support.dcgan import TRAIN as DCGAN
+from support.fs_vid2vid import plain_train as references
 from support.funit import plain_train as few_shot
 from support.paired import plain_train as paired
 from support.training import CPU, engine, settings
@@ -37,6 +38,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "funit": few_shot("funit", **PENALTY),
     "coco_funit": few_shot("coco_funit", **PENALTY),
     "vid2vid": video(**PENALTY),
+    "fs_vid2vid": references(**PENALTY),
 }
 HALF = (torch.float16, torch.bfloat16)
 

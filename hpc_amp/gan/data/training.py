@@ -40,11 +40,12 @@ from hpc_amp.gan.data.synthetic import (
     labels_of,
 )
 from hpc_amp.gan.video.batches import VideoBatch
-from hpc_amp.gan.video.config import VideoData
+from hpc_amp.gan.video.config import ReferenceData, VideoData
 from hpc_amp.gan.video.flows import FlowSource, estimated_flows, read_flow
 from hpc_amp.gan.video.folders import VideoFiles
+from hpc_amp.gan.video.references import ReferenceBatch, ReferenceSet, Truth
 from hpc_amp.gan.video.sets import VideoSet
-from hpc_amp.gan.video.synthetic import DrawnVideos, VideoFrame
+from hpc_amp.gan.video.synthetic import DrawnIdentities, DrawnVideos, VideoFrame
 
 T = TypeVar("T")
 
@@ -157,13 +158,15 @@ def drawn_videos(data: VideoData, labels: int, split: str) -> VideoSet:
     """The sequences of a split of a synthetic set, with `labels` labels."""
     count = data.synthetic.train if split == "train" else data.synthetic.test
     drawn = DrawnVideos(count, labels, data.size, data.synthetic, split)
-    frames = drawn.frames
-    parts = _parts_of(frames, drawn.picture, data)
+    parts = _parts_of(drawn.frames, drawn.picture, data)
+    return VideoSet(parts, drawn.lengths, _drawn_flows(drawn, parts, data), data)
 
+
+def _drawn_flows(drawn: DrawnVideos, parts: PairedParts, data: VideoData) -> FlowSource | None:
     def flow(number: int) -> tuple[Tensor, Tensor]:
-        return frames[number].flow, frames[number].known
+        return drawn.frames[number].flow, drawn.frames[number].known
 
-    return VideoSet(parts, drawn.lengths, _flows(flow, parts, data), data)
+    return _flows(flow, parts, data)
 
 
 def _flows(known: FlowSource, parts: PairedParts, data: VideoData) -> FlowSource | None:
@@ -174,6 +177,11 @@ def _flows(known: FlowSource, parts: PairedParts, data: VideoData) -> FlowSource
 
 
 def _video_files(files: VideoFiles, data: VideoData) -> VideoSet:
+    parts = _parts(files.frames)
+    return VideoSet(parts, files.lengths, _read_flows(files, parts, data), data)
+
+
+def _read_flows(files: VideoFiles, parts: PairedParts, data: VideoData) -> FlowSource | None:
     paths = files.flows
 
     def flow(number: int) -> tuple[Tensor, Tensor]:
@@ -182,8 +190,44 @@ def _video_files(files: VideoFiles, data: VideoData) -> VideoSet:
         assert path is not None  # the first frame of a sequence is not asked for
         return read_flow(path)
 
-    parts = _parts(files.frames)
-    return VideoSet(parts, files.lengths, _flows(flow, parts, data), data)
+    return _flows(flow, parts, data)
+
+
+def prepare_references(
+    data: ReferenceData, train: Train, world: World, device: torch.device
+) -> Prepared[ReferenceBatch]:
+    """The sequences and their references that `data` names. Called as `prepare_paired`."""
+    _check_load_size(data)
+    place = Place(train, world, device)
+    if data.name == "synthetic":
+        training, test = (drawn_identities(data, split) for split in ("train", "test"))
+        return _prepare("SYNTHETIC identities", training, test, Readers(0), place, synthetic=True)
+    files, held_out = _scan(world, data.scan_sequences)
+    references = _scan(world, data.scan_references)
+    given = None if references is None else (_parts(references.frames), references.lengths)
+
+    def sequences(part: VideoFiles, own: tuple[PairedParts, Sequence[int]] | None) -> ReferenceSet:
+        parts = _parts(part.frames)
+        flows = _read_flows(part, parts, data)
+        return ReferenceSet(parts, part.lengths, flows, data, given=own)
+
+    training, test = sequences(files, None), sequences(held_out, given)
+    return _prepare(data.folder.name, training, test, _readers(data, world), place)
+
+
+def drawn_identities(data: ReferenceData, split: str) -> ReferenceSet:
+    """The sequences of a split of a synthetic set, with their references."""
+    config, labels = data.synthetic, min(data.labels, len(COLOURS))
+    count = config.train if split == "train" else config.test
+    drawn = DrawnIdentities(count, labels, data.size, config, split)
+    parts = _parts_of(drawn.frames, drawn.picture, data)
+    return ReferenceSet(
+        parts,
+        drawn.lengths,
+        _drawn_flows(drawn, parts, data),
+        data,
+        truth=Truth(drawn.flow_between, drawn.colours),
+    )
 
 
 def prepare_unpaired(

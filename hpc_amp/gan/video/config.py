@@ -11,7 +11,7 @@ from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.config import Halvings, LeastSquaresAdversarial, SpectralName
 from hpc_amp.gan.data.config import SAMPLES, PairedData, SyntheticSamples
 from hpc_amp.gan.paired_config import PairedLosses, PairedTrain, PatchJudges, perceptual_halvings
-from hpc_amp.gan.video.folders import VideoFiles, scan_videos
+from hpc_amp.gan.video.folders import VideoFiles, scan_references, scan_videos
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -29,6 +29,15 @@ class SyntheticVideos(SyntheticSamples):
     speed: Annotated[int, at_least(1)] = 2
     """Largest movement of the camera, and of a shape, in pixels from frame to frame, in each
     direction."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class SyntheticIdentities(SyntheticVideos):
+    """The size of a synthetic set of videos of identities."""
+
+    identities: Count = 32
+    """Identities of the training sequences, each in as many motions. Those of the evaluation are as
+    many others, which the training never shows."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -87,6 +96,26 @@ class VideoData(PairedData):
         return (
             f"{len(train.lengths):,} sequences of {sum(train.lengths):,} frames for training, "
             f"{len(test.lengths):,} of {sum(test.lengths):,} for evaluation"
+        )
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class ReferenceData(VideoData):
+    """Sequences of frames, each with images that show what the frames are to look like."""
+
+    references: Count = 1
+    """Reference images of a sample, other frames of its sequence. A training sample has random
+    ones; an evaluation has those of the folder `test_ref_B`, with label maps in `test_ref_A`, or
+    evenly spaced frames, the last one among them."""
+    synthetic: Annotated[SyntheticIdentities, SAMPLES] = field(default_factory=SyntheticIdentities)
+    """Size of the synthetic set, where it is used. It has `labels` labels, but at most 8; their
+    colours and textures are those of an identity."""
+
+    def scan_references(self) -> VideoFiles | None:
+        """The references of the test sequences below `root`, where they have a folder of their own.
+        Raises FolderError."""
+        return scan_references(
+            self.folder, self.inputs, instances=self.instances, reverse=self.reverse
         )
 
 

@@ -43,7 +43,7 @@ def scan_videos(
     same for evaluation. Raises FolderError where a folder or a partner is missing."""
     if not root.is_dir():
         raise FolderError(f"there is no folder {root}: name the folder of the data in root")
-    held_out = next((each for each in _TESTS if (root / f"{each}_A").is_dir()), None)
+    held_out = _held_out(root)
     if not (root / "train_A").is_dir() or held_out is None:
         raise FolderError(
             f"no videos in {root}: expected train_A and train_B, and test_A and test_B, with a "
@@ -54,6 +54,36 @@ def scan_videos(
         for split in ("train", held_out)
     )
     return train, test
+
+
+def scan_references(
+    root: Path, inputs: Literal["labels", "images"], *, instances: bool, reverse: bool
+) -> VideoFiles | None:
+    """Images that show what the test sequences are to look like, if they have a folder of their
+    own: `test_ref_A`, `test_ref_B` and `test_ref_inst` as the folders of `scan_videos`, with the
+    same sequences. Raises FolderError where one is missing."""
+    held_out = _held_out(root)
+    if held_out is None or not (root / f"{held_out}_ref_B").is_dir():
+        return None
+    found = _scan_split(
+        root, f"{held_out}_ref", inputs, instances=instances, reverse=reverse, flow=False
+    )
+    of_frames, of_references = (
+        sorted({os.path.dirname(name) for name in by_name(root / f"{held_out}{part}_B")})
+        for part in ("", "_ref")
+    )
+    if of_frames != of_references:
+        (name, *_) = sorted(set(of_frames) ^ set(of_references))
+        raise FolderError(
+            f"the sequences in {root / f'{held_out}_B'} and {root / f'{held_out}_ref_B'} have to "
+            f"be the same, and {name} is in one of them only"
+        )
+    return found
+
+
+def _held_out(root: Path) -> str | None:
+    """What the names of the folders for evaluation begin with."""
+    return next((each for each in _TESTS if (root / f"{each}_A").is_dir()), None)
 
 
 def _scan_split(

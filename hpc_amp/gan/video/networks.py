@@ -10,7 +10,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -35,20 +35,28 @@ CERTAINTY = 10.0
 
 class MultiSpade(nn.Module):
     """Instance normalisation, whose scale and shift come from the label map, and then from each of
-    the `guides`, images with so many channels."""
+    the `guides`, images with so many channels. `of_labels` is the part of the label map, where it
+    is not a `Spade`."""
 
     def __init__(
-        self, channels: int, condition: int, hidden: int, guides: Sequence[int] = ()
+        self,
+        channels: int,
+        condition: int,
+        hidden: int,
+        guides: Sequence[int] = (),
+        of_labels: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.of_labels = Spade(channels, condition, hidden=hidden, norm="instance")
+        if of_labels is None:
+            of_labels = Spade(channels, condition, hidden=hidden, norm="instance")
+        self.of_labels = of_labels
         self.of_guides = nn.ModuleList(
             Spade(channels, guide, hidden=hidden, norm="none") for guide in guides
         )
 
-    def forward(self, x: Tensor, condition: Tensor, guides: Sequence[Tensor | None]) -> Tensor:
-        """The same shape as `x`. A guide of None changes nothing; those that this norm does not
-        know are left out."""
+    def forward(self, x: Tensor, condition: Any, guides: Sequence[Tensor | None]) -> Tensor:
+        """The same shape as `x`. `condition` is what `of_labels` takes, for a `Spade` the label
+        map. A guide of None changes nothing; those that this norm does not know are left out."""
         x = self.of_labels(x, condition)
         for norm, guide in zip(self.of_guides, guides, strict=False):
             if guide is not None:
@@ -57,7 +65,8 @@ class MultiSpade(nn.Module):
 
 
 class FrameBlock(nn.Module):
-    """A residual block of `MultiSpade`: x [B, inputs, H, W] to [B, outputs, H, W]."""
+    """A residual block of `MultiSpade`: x [B, inputs, H, W] to [B, outputs, H, W]. `of_labels`
+    makes the part of the label map for a number of channels, where it is not a `Spade`."""
 
     def __init__(
         self,
@@ -66,12 +75,14 @@ class FrameBlock(nn.Module):
         condition: int,
         networks: VideoNetworks,
         guides: Sequence[int] = (),
+        of_labels: Callable[[int], nn.Module] | None = None,
     ) -> None:
         super().__init__()
         middle = min(inputs, outputs)
 
         def norm(channels: int) -> MultiSpade:
-            return MultiSpade(channels, condition, networks.hidden, guides)
+            own = None if of_labels is None else of_labels(channels)
+            return MultiSpade(channels, condition, networks.hidden, guides, own)
 
         self.norms = nn.ModuleList([norm(inputs), norm(middle)])
         self.convs = nn.ModuleList(
@@ -85,7 +96,7 @@ class FrameBlock(nn.Module):
             self.shortcut_norm = norm(inputs)
             self.shortcut = _conv(inputs, outputs, 1, networks.spectral)
 
-    def forward(self, x: Tensor, condition: Tensor, guides: Sequence[Tensor | None]) -> Tensor:
+    def forward(self, x: Tensor, condition: Any, guides: Sequence[Tensor | None]) -> Tensor:
         """[B, outputs, H, W]."""
         out = x
         for norm, conv in zip(self.norms, self.convs, strict=True):
@@ -157,6 +168,9 @@ class SequenceGenerator(nn.Module):
     ones.
     """
 
+    returns: ClassVar[tuple[str, ...]] = ("frames", "flows", "masks")
+    """What `forward` returns, of what `_first_frame` and `_next_frame` make."""
+
     def __init__(self, condition: int, networks: VideoNetworks) -> None:
         super().__init__()
         self.networks = networks
@@ -170,81 +184,105 @@ class SequenceGenerator(nn.Module):
             *(block(before, after, stride=2) for before, after in itertools.pairwise(channels)),
         )
         self.flow = FlowEstimator(seen, networks.flow, spectral)
-        self.head = FrameBlock(channels[-1], channels[-1], condition, networks)
-        downwards = list(itertools.pairwise(reversed(channels)))
+        self.head = self._block(channels[-1], channels[-1], condition, stages)
         self.up = nn.ModuleList(
-            FrameBlock(
-                before,
-                after,
-                condition,
-                networks,
-                (WARPED_CHANNELS,) if place >= len(downwards) - networks.warped_stages else (),
-            )
-            for place, (before, after) in enumerate(downwards)
+            self._block(before, after, condition, stages - 1 - place)
+            for place, (before, after) in enumerate(itertools.pairwise(reversed(channels)))
         )
         self.last = nn.Conv2d(channels[0], 3, 3, padding=1)
         initialize(self, "xavier")
         if networks.flow.norm == "none":
             self.flow.settle()
 
+    def _block(self, inputs: int, outputs: int, condition: int, followers: int) -> FrameBlock:
+        """The block that so many follow."""
+        networks = self.networks
+        guided = followers < min(networks.warped_stages, networks.stages)
+        return FrameBlock(
+            inputs, outputs, condition, networks, (WARPED_CHANNELS,) if guided else ()
+        )
+
     def forward(
         self,
         condition: Tensor,
         images_before: Tensor | None = None,
         conditions_before: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        *shown: Tensor,
+    ) -> tuple[Tensor, ...]:
         """Frames, the flow [B, N, 2, H, W] in pixels from each frame that has one before it to that
         one, and its mask [B, N, 1, H, W]; all fp32. With the `previous` frames and conditions
-        before, all frames have one."""
+        before, all frames have one. `shown` is what the frames are made from besides, if a subclass
+        knows what to do with it."""
         repeats = self.networks.checkpointing and torch.is_grad_enabled()
         if repeats:
             # Weights are computed again in the backward pass, and have to be the same.
             advance(self)
         with held(self) if repeats else parametrize.cached():
-            frames: list[Tensor] = []
-            flows: list[Tensor] = []
-            masks: list[Tensor] = []
+            context = self._context(*shown)
+            made: dict[str, list[Tensor]] = {}
             for time, now in enumerate(condition.unbind(1)):
                 if images_before is None or conditions_before is None:
-                    frame = self._run(self._first_frame, repeats, now)
+                    found = self._run(self._first_frame, repeats, now, *context)
+                    frame = found["frames"]
                     images_before = frame[:, None].expand(-1, self.networks.previous, -1, -1, -1)
                     conditions_before = now[:, None].expand(-1, images_before.shape[1], -1, -1, -1)
                 else:
                     if time % self.networks.backprop_frames == 0:
                         images_before = images_before.detach()
-                    frame, flow, mask = self._run(
-                        self._next_frame, repeats, now, images_before, conditions_before
+                    found = self._run(
+                        self._next_frame, repeats, now, images_before, conditions_before, *context
                     )
-                    flows.append(flow)
-                    masks.append(mask)
+                    frame = found["frames"]
                     images_before = torch.cat((images_before[:, 1:], frame[:, None]), 1)
                     conditions_before = torch.cat((conditions_before[:, 1:], now[:, None]), 1)
-                frames.append(frame)
-        made = torch.stack(frames, 1)
-        if not flows:
-            return made, made[:, :0, :2], made[:, :0, :1]
-        return made, torch.stack(flows, 1), torch.stack(masks, 1)
+                for name, value in found.items():
+                    made.setdefault(name, []).append(value)
+        outputs = {name: torch.stack(parts, 1) for name, parts in made.items()}
+        frames = outputs["frames"]
+        none = {"flows": frames[:, :0, :2], "masks": frames[:, :0, :1]}  # of a single frame
+        return tuple({**none, **outputs}[name] for name in self.returns)
 
-    def _run(self, make: Callable[..., Any], repeats: bool, *inputs: Tensor) -> Any:
+    def _context(self, *shown: Tensor) -> tuple[Tensor, ...]:
+        """What all frames of a sequence are made from: further arguments of `_first_frame` and
+        `_next_frame`."""
+        return shown
+
+    def _run(
+        self, make: Callable[..., dict[str, Tensor]], repeats: bool, *inputs: Tensor
+    ) -> dict[str, Tensor]:
         """What `make` returns; with `repeats`, its forward pass is repeated in the backward pass,
         and only its inputs and results are kept."""
         if not repeats:
             return make(*inputs)
-        return checkpoint(
+        made: dict[str, Tensor] = checkpoint(
             make,
             *inputs,
             use_reentrant=False,
             preserve_rng_state=False,  # there is nothing random in it
             context_fn=lambda: (contextlib.nullcontext(), held(self)),
         )
+        return made
 
-    def _first_frame(self, now: Tensor) -> Tensor:
+    def _first_frame(self, now: Tensor, *context: Tensor) -> dict[str, Tensor]:
+        return {"frames": self._decode(self._begin(now), now)}
+
+    def _begin(self, now: Tensor) -> Tensor:
+        """What the first block sees where there is no frame before."""
         size = [side // 2**self.networks.stages for side in now.shape[2:]]
-        return self._decode(self.first(F.interpolate(now, size, mode="nearest")), now)
+        features: Tensor = self.first(F.interpolate(now, size, mode="nearest"))
+        return features
 
     def _next_frame(
+        self, now: Tensor, images_before: Tensor, conditions_before: Tensor, *context: Tensor
+    ) -> dict[str, Tensor]:
+        seen, warped, flow, mask = self._look_back(now, images_before, conditions_before)
+        drawn = self._decode(self.encoder(seen), now, (guide(warped, mask, now.dtype),))
+        return {"frames": mask * drawn + (1 - mask) * warped, "flows": flow, "masks": mask}
+
+    def _look_back(
         self, now: Tensor, images_before: Tensor, conditions_before: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """All that is known as one image, the warped frame before, its flow and its mask."""
         # Conditions are in half precision with O2 and O3; frames never are.
         seen = torch.cat(
             (images_before.flatten(1, 2).to(now.dtype), conditions_before.flatten(1, 2), now), 1
@@ -252,16 +290,18 @@ class SequenceGenerator(nn.Module):
         radius = self.networks.flow.correlation
         fits = correlation(now, conditions_before[:, -1], radius) if radius else None
         flow, mask = self.flow(seen, fits)
-        warped = warp(images_before[:, -1], flow)
-        shown = torch.cat((warped, mask), 1).to(now.dtype)
-        drawn = self._decode(self.encoder(seen), now, (shown,))
-        return mask * drawn + (1 - mask) * warped, flow, mask
+        return seen, warp(images_before[:, -1], flow), flow, mask
 
-    def _decode(self, x: Tensor, condition: Tensor, guides: Sequence[Tensor | None] = ()) -> Tensor:
+    def _decode(self, x: Tensor, condition: Any, guides: Sequence[Tensor | None] = ()) -> Tensor:
         x = self.head(x, condition, guides)
         for block in self.up:
             x = block(upsample(x), condition, guides)
         return torch.tanh(self.last(F.leaky_relu(x, 0.2)).float())
+
+
+def guide(warped: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A warped frame [B, 3, H, W] and its mask as a guide of `MultiSpade`."""
+    return torch.cat((warped, mask), 1).to(dtype)
 
 
 def _conv(inputs: int, outputs: int, kernel: int, spectral: SpectralName) -> nn.Module:

@@ -59,11 +59,7 @@ class VideoSet(SampleSet[VideoBatch]):
 
     def read(self, members: Sequence[int], seed: int, *, training: bool) -> Members:
         """The frames of one sample, all of which show the same part. Raises DataError."""
-        sequence, frames = members
-        first = self.starts[sequence]
-        if training:
-            first += Random(f"{seed} start").randrange(self.lengths[sequence] - frames + 1)
-        numbers = range(first, first + frames)
+        numbers = self.frames_of(members, seed, training=training)
         shown = [self.pairs.read((number,), seed, training=training) for number in numbers]
         sample = {name: torch.stack([frame[name] for frame in shown]) for name in shown[0]}
         for name in ("labels", "instances"):
@@ -75,6 +71,14 @@ class VideoSet(SampleSet[VideoBatch]):
             sample["flows"] = torch.stack([flow for flow, _ in flows])
             sample["known"] = torch.stack([known for _, known in flows])
         return sample
+
+    def frames_of(self, members: Sequence[int], seed: int, *, training: bool) -> range:
+        """The numbers of the frames of one sample."""
+        sequence, frames = members
+        first = self.starts[sequence]
+        if training:
+            first += Random(f"{seed} start").randrange(self.lengths[sequence] - frames + 1)
+        return range(first, first + frames)
 
     def _flow(self, number: int) -> tuple[Tensor, Tensor]:
         assert self.flows is not None

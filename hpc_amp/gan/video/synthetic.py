@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hpc_amp.data.order import generator
 from hpc_amp.gan.data.synthetic import COLOURS, TEXTURE, Drawn
-from hpc_amp.gan.video.config import SyntheticVideos
+from hpc_amp.gan.video.config import SyntheticIdentities, SyntheticVideos
 
 REGIONS = 10
 """Shapes that are painted on the plane."""
@@ -77,25 +77,59 @@ class DrawnVideos:
 
     def _draw(self, number: int) -> VideoFrame:
         sequence, time = divmod(number, self.config.frames)
-        scene = self._scenes[sequence]
-        image, labels, instances, points, flow = scene.show(time)
-        known = torch.zeros(self.size, dtype=torch.bool)
+        image, labels, instances, points = self._scenes[sequence].show(time)
+        flow, known = torch.zeros(2, *self.size), torch.zeros(self.size, dtype=torch.bool)
         if time > 0:
-            before = scene.show(time - 1)[3]
-            height, width = self.size
-            rows = torch.arange(height)[:, None] + flow[1]
-            columns = torch.arange(width) + flow[0]
-            within = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-            there = before[rows.clamp(0, height - 1), columns.clamp(0, width - 1)]
-            known = within & (there == points)
+            flow, known = self.flow_between(sequence, time, time - 1)
         return VideoFrame(
             image.to(torch.uint8),
             labels.to(torch.uint8),
             instances.to(torch.uint8),
             points.to(torch.int32),
-            flow.to(torch.float32) if time > 0 else torch.zeros(2, *self.size),
+            flow,
             known,
         )
+
+    def flow_between(self, sequence: int, time: int, other: int) -> tuple[Tensor, Tensor]:
+        """The flow float32 [2, H, W] in pixels from the frame at `time` of a sequence to the one at
+        `other`, and where it is known, bool [H, W]: where the point is visible in that frame."""
+        scene = self._scenes[sequence]
+        _, _, instances, points = scene.show(time)
+        there = scene.show(other)[3]
+        flow = scene.flow(instances, time, other)
+        height, width = self.size
+        rows = torch.arange(height)[:, None] + flow[1]
+        columns = torch.arange(width) + flow[0]
+        within = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+        there = there[rows.clamp(0, height - 1), columns.clamp(0, width - 1)]
+        return flow.to(torch.float32), within & (there == points)
+
+
+class DrawnIdentities(DrawnVideos):
+    """Sequences of `config.identities` identities, which follow each other again and again; each
+    sequence has a motion of its own.
+
+    An identity gives each label a colour, no two the same one, and a texture. So the label map does
+    not say what a frame looks like, but another frame of the sequence does.
+    """
+
+    config: SyntheticIdentities
+
+    def colours(self, sequence: int) -> Tensor:
+        """The number in `COLOURS` of the colour of each label: int64 [labels]."""
+        return self._look(sequence)[0]
+
+    def _look(self, sequence: int) -> tuple[Tensor, Tensor]:
+        """Colours and textures of the labels, int64 [labels]."""
+        identity = sequence % self.config.identities
+        stream = generator("identity", self.config.seed, self.purpose, identity)
+        colours = torch.randperm(len(COLOURS), generator=stream)[: self.labels]
+        return colours, torch.randint(0, 4, (self.labels,), generator=stream)
+
+    def _draw_scene(self, sequence: int) -> _Scene:
+        scene = super()._draw_scene(sequence)
+        scene.colours, scene.textures = self._look(sequence)
+        return scene
 
 
 class _Scene:
@@ -106,6 +140,10 @@ class _Scene:
     ) -> None:
         self.size = size
         self.world = 2 * size[0], 2 * size[1]
+        self.colours = torch.arange(labels)
+        """The number in `COLOURS` of the colour of each label."""
+        self.textures = torch.arange(labels) % 4
+        """The texture of each label: none, stripes down, stripes across, squares."""
 
         def draw(low: int, high: int, *shape: int) -> Tensor:
             return torch.randint(low, high + 1, shape, generator=stream)
@@ -138,19 +176,17 @@ class _Scene:
         self.speeds = draw(-config.speed, config.speed, shapes, 2)
         self.phases = draw(0, 3, shapes, 2)
 
-    def show(self, time: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Image [H, W, 3], labels, instances and points [H, W] and flow [2, H, W], all int64."""
+    def show(self, time: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Image [H, W, 3], labels, instances and points [H, W], all int64."""
         camera = self.camera[time]
-        pan = camera - self.camera[max(time - 1, 0)]
         rows, columns = (
             (torch.arange(side) + int(first)) % whole
             for side, first, whole in zip(self.size, camera, self.world, strict=True)
         )
         labels = self.ground[rows[:, None], columns]
         points = rows[:, None] * self.world[1] + columns
-        texture = _texture(labels, rows[:, None] + self.phase[0], columns + self.phase[1])
+        texture = self._texture(labels, rows[:, None] + self.phase[0], columns + self.phase[1])
         instances = torch.zeros_like(labels)
-        flow = pan.flip(0)[:, None, None].repeat(1, *self.size)  # x, then y
         area = self.world[0] * self.world[1]
         for shape in range(len(self.kinds)):
             middle = self.starts[shape] + time * self.speeds[shape]
@@ -162,11 +198,26 @@ class _Scene:
             own = (shape + 1) * area + (down % self.world[0]) * self.world[1]
             points = torch.where(mask, own + right % self.world[1], points)
             phase = self.phases[shape]
-            texture = torch.where(mask, _texture(label, down + phase[0], right + phase[1]), texture)
-            move = (pan - self.speeds[shape]).flip(0)[:, None, None]
-            flow = torch.where(mask, move, flow)
-        image = (COLOURS[labels] + TEXTURE * texture[..., None]).clamp(0, 255)
-        return image, labels, instances, points, flow
+            own = self._texture(label, down + phase[0], right + phase[1])
+            texture = torch.where(mask, own, texture)
+        image = (COLOURS[self.colours[labels]] + TEXTURE * texture[..., None]).clamp(0, 255)
+        return image, labels, instances, points
+
+    def flow(self, instances: Tensor, time: int, other: int) -> Tensor:
+        """The flow int64 [2, H, W] from the frame at `time`, which has `instances` [H, W], to the
+        one at `other`."""
+        pan = self.camera[time] - self.camera[other]
+        moves = torch.cat((pan[None], pan - (time - other) * self.speeds))
+        world = torch.tensor(self.world)
+        moves = (moves + world // 2) % world - world // 2  # the shorter way
+        return moves.flip(1)[instances].permute(2, 0, 1)  # x, then y
+
+    def _texture(self, labels: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """-1, 0 or 1 for each pixel of `labels` [H, W]."""
+        down = _WAVE[columns % 4].expand_as(labels)
+        across = _WAVE[rows % 4].expand_as(labels)
+        patterns = torch.stack((torch.zeros_like(labels), down, across, down * across))
+        return patterns.gather(0, self.textures[labels][None])[0]
 
     def _distances(self, rows: Tensor, columns: Tensor, middle: Tensor) -> tuple[Tensor, Tensor]:
         """How far rows [H, 1] and columns [W] of the torus are from `middle`, the shorter way."""
@@ -184,12 +235,3 @@ def _within(kind: int, down: Tensor, right: Tensor, extent: Tensor) -> Tensor:
     ellipse: Tensor = down**2 * wide**2 + right**2 * tall**2 <= tall**2 * wide**2
     diamond: Tensor = down * wide + right * tall <= tall * wide
     return (rectangle, ellipse, diamond)[kind]
-
-
-def _texture(labels: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """-1, 0 or 1 for each pixel of `labels` [H, W]: none, stripes down, stripes across, squares,
-    one after another from label to label."""
-    down = _WAVE[columns % 4].expand_as(labels)
-    across = _WAVE[rows % 4].expand_as(labels)
-    patterns = torch.stack((torch.zeros_like(labels), down, across, down * across))
-    return patterns.gather(0, (labels % 4)[None])[0]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +54,7 @@ class VideoGan(ComparedGan):
     """
 
     train: VideoTrain
-    data: Prepared[VideoBatch]
+    data: Prepared[Any]
 
     def build_generator(self) -> nn.Module:
         """The network that makes sequences, with its first weights."""
@@ -65,10 +66,24 @@ class VideoGan(ComparedGan):
 
     def prepare_data(self) -> TrainingData:
         """Find or draw the sequences, and read the weights of the perceptual network."""
-        self.data = prepare_videos(self.train.images, self.train, self.world, self.device)
+        self.data = self.prepare_sequences()
         self.prepare_measures(self.train.networks.losses)
         self._shown: VideoBatch | None = None
         return self.data.training
+
+    def prepare_sequences(self) -> Prepared[Any]:
+        """Find or draw the sequences."""
+        return prepare_videos(self.train.images, self.train, self.world, self.device)
+
+    @property
+    def judged_channels(self) -> int:
+        """Channels of what the discriminator of frames sees beside a frame."""
+        return self.train.images.condition_channels
+
+    def beside(self, batch: VideoBatch, shown: Tensor) -> Tensor:
+        """What the discriminator of frames sees beside each frame of `batch`, whose `conditions`
+        are `shown`: [B * T, `judged_channels`, H, W]."""
+        return shown.flatten(0, 1)
 
     def build_networks(self) -> dict[str, nn.Module]:
         """The generator, and up to three discriminators."""
@@ -77,7 +92,7 @@ class VideoGan(ComparedGan):
         built: dict[str, nn.Module] = {
             GENERATOR: self.build_generator(),
             DISCRIMINATOR: MultiScaleDiscriminator(
-                images.condition_channels + 3,
+                self.judged_channels + 3,
                 scales=judges.scales,
                 width=judges.width,
                 layers=judges.layers,
@@ -140,7 +155,7 @@ class VideoGan(ComparedGan):
         with torch.no_grad():
             made = self.make(batch, shown, networks).frames
         kind = self.train.adversarial.loss
-        of_frames = shown.flatten(0, 1)
+        of_frames = self.beside(batch, shown)
         real = batch.images.flatten(0, 1)
         discriminator = networks[DISCRIMINATOR]
         (on_real, _), (on_fake, _) = judge_together(
@@ -169,7 +184,7 @@ class VideoGan(ComparedGan):
         video = self.make(batch, shown, networks)
         made = video.frames
         kind, weights = self.train.adversarial.loss, self.loss_weights()
-        of_frames, real = shown.flatten(0, 1), batch.images.flatten(0, 1)
+        of_frames, real = self.beside(batch, shown), batch.images.flatten(0, 1)
         frames = made.flatten(0, 1)
         (_, real_features), (on_fake, fake_features) = judge_together(
             networks[DISCRIMINATOR],
@@ -201,6 +216,12 @@ class VideoGan(ComparedGan):
                 losses["region_features"] = feature_matching_loss(
                     real_features, fake_features, shares
                 )
+        return {**losses, **self.flow_losses(batch, video)}
+
+    def flow_losses(self, batch: VideoBatch, video: MadeVideo) -> Losses:
+        """Those of flows and masks."""
+        weights = self.loss_weights()
+        losses: dict[str, Tensor] = {}
         if weights["flow"]:
             assert batch.flows is not None and batch.known is not None  # noqa: PT018
             losses["flow"] = flow_loss(video.flows, batch.flows, batch.known)
@@ -257,7 +278,11 @@ class VideoGan(ComparedGan):
         """Sums over the batch; the features of its frames stay here until `summarize`."""
         if self._shown is None:
             self._shown = batch.first(self.train.evaluation.pictures)
-        made, flows = self.render(batch, networks)
+        return self.video_sums(*self.render(batch, networks), batch)
+
+    def video_sums(self, made: Tensor, flows: Tensor, batch: VideoBatch) -> dict[str, Tensor]:
+        """Sums over frames [B, T, 3, H, W] and flows [B, T - 1, 2, H, W] that were made of
+        `batch`."""
         sums = self.compare(made.flatten(0, 1), batch.frames)
         if batch.flows is not None and batch.known is not None:
             sums |= consistency_sums(made, flows, batch.images, batch.flows, batch.known)
@@ -300,18 +325,24 @@ class VideoGan(ComparedGan):
         """The sequences of this rank: the files of a folder in the order of their names."""
         return request.sequences()
 
+    def generation_context(self, files: Sequence[Path], request: Request) -> tuple[Tensor, ...]:
+        """What the frames of the sequence of `files` are made from besides: further arguments of
+        the generator. Raises DataError."""
+        return ()
+
     def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
         """A frame from each file; each folder is a sequence. Only the newest frames are kept, so
         that a sequence may have any length."""
         generator = networks[GENERATOR]
         previous = self.train.networks.previous
         for files in self.generation_parts(request):
+            context = self.generation_context(files, request)
             images: Tensor | None = None
             shown: Tensor | None = None
             for file in files:
                 batch = read_inputs([file], request, self.train.images, self.device)
                 now = condition(batch, self.train.images)[:, None]
-                made, _, _ = generator(now, images, shown)
+                made, *_ = generator(now, images, shown, *context)
                 if images is None or shown is None:
                     images = made.expand(-1, previous, -1, -1, -1)
                     shown = now.expand(-1, previous, -1, -1, -1)
