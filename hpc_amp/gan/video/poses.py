@@ -1,4 +1,4 @@
-"""`python -m hpc_amp.gan.video.points POINTS OUTPUT --like FRAMES`: files of poses or landmarks to
+"""`python -m hpc_amp.gan.video.poses POINTS OUTPUT --like FRAMES`: files of poses or landmarks to
 maps, as images that a model of video makes frames from (`images.inputs: images`).
 
 A file is
@@ -65,7 +65,7 @@ _PARTS = ("pose", "face", "hand_left", "hand_right")
 """What OpenPose finds of a person."""
 
 
-def read_points(path: Path) -> list[list[Point]]:
+def read_poses(path: Path) -> list[list[Point]]:
     """The figures in a file: bodies, faces and hands. Raises DataError."""
     try:
         text = path.read_text()
@@ -104,7 +104,7 @@ def _of_lines(text: str) -> list[Point]:
     return figure
 
 
-def draw_points(figures: Sequence[Sequence[Point]], width: int, height: int) -> Image.Image:
+def draw_poses(figures: Sequence[Sequence[Point]], width: int, height: int) -> Image.Image:
     """A map of `figures` as lines on black. Each line of a figure has a colour of its own, which is
     the same in all maps."""
     image = Image.new("RGB", (width, height))
@@ -139,7 +139,7 @@ def draw_folder(points: Path, output: Path, like: Path) -> int:
         frame = next((each for each in frames if each.is_file()), None)
         if frame is None:
             raise InputError(f"there is no frame {like / name} for {path}")
-        drawn = draw_points(read_points(path), *open_rgb(str(frame)).size)
+        drawn = draw_poses(read_poses(path), *open_rgb(str(frame)).size)
         place = output / f"{name}.png"
         place.parent.mkdir(parents=True, exist_ok=True)
         with replacing(place) as new:
@@ -151,7 +151,7 @@ def main() -> int:
     """Run the program."""
     description = (__doc__ or "").partition(": ")[2]
     parser = argparse.ArgumentParser(
-        prog="python -m hpc_amp.gan.video.points",
+        prog="python -m hpc_amp.gan.video.poses",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -16,7 +16,7 @@ from hpc_amp.data.errors import DataError
 from hpc_amp.distributed.world import World
 from hpc_amp.gan.data.training import prepare_videos
 from hpc_amp.gan.video.config import VideoData
-from hpc_amp.gan.video.points import _LINES, draw_points, main, read_points
+from hpc_amp.gan.video.poses import _LINES, draw_poses, main, read_poses
 
 
 def pose(*found: tuple[int, float, float], points: int = 25, **parts: Any) -> dict[str, Any]:
@@ -36,12 +36,12 @@ def write(path: Path, *people: dict[str, Any]) -> Path:
 def test_an_arm_is_a_line_from_shoulder_to_elbow(tmp_path: Path) -> None:
     """Points that were not found have no lines, nor those that are alone."""
     path = write(tmp_path / "1.json", pose((2, 3, 4), (3, 12, 4), (20, 1, 12)), pose((5, 2, 9)))
-    image = draw_points(read_points(path), 16, 14)
+    image = draw_poses(read_poses(path), 16, 14)
     drawn = {(x, y) for x in range(16) for y in range(14) if image.getpixel((x, y)) != (0, 0, 0)}
     assert drawn == {(x, 4) for x in range(3, 13)}
     colours = {image.getpixel(place) for place in drawn}
     whole = pose(*((number, number % 5, number) for number in range(25)))
-    moved = draw_points(read_points(write(path, whole)), 16, 26)
+    moved = draw_poses(read_poses(write(path, whole)), 16, 26)
     (colour,) = colours
     assert colour in {moved.getpixel((x, y)) for x in range(16) for y in range(26)}
 
@@ -58,7 +58,7 @@ def test_every_point_of_a_figure_is_drawn(points: int) -> None:
     colours = set()
     for number, (first, last) in enumerate(lines):
         alone = [point if place in (first, last) else None for place, point in enumerate(figure)]
-        image = draw_points([alone], points, 1)
+        image = draw_poses([alone], points, 1)
         assert image.getpixel((first, 0)) == image.getpixel((last, 0)) != (0, 0, 0), number
         colours.add(image.getpixel((first, 0)))
     assert len(colours) == len(lines)
@@ -67,13 +67,13 @@ def test_every_point_of_a_figure_is_drawn(points: int) -> None:
 def test_faces_and_hands_of_openpose_and_landmarks_of_dlib(tmp_path: Path) -> None:
     hand = [value for number in range(21) for value in (number, 2.0, 1.0)]
     path = write(tmp_path / "a.json", pose(hand_left_keypoints_2d=hand, face_keypoints_2d=[]))
-    body, left = read_points(path)
+    body, left = read_poses(path)
     assert body == [None] * 25 and left[20] == (20.0, 2.0)
     for separator in (",", " "):
         (tmp_path / "b.txt").write_text("".join(f"{n}{separator}{n + 0.5}\n" for n in range(68)))
-        (face,) = read_points(tmp_path / "b.txt")
+        (face,) = read_poses(tmp_path / "b.txt")
         assert len(face) == 68 and face[67] == (67.0, 67.5)
-    assert read_points(write(path)) == []
+    assert read_poses(write(path)) == []
 
 
 def test_a_folder_of_poses_becomes_inputs_of_a_model_of_video(
@@ -110,16 +110,16 @@ def test_what_is_wrong_with_points(
 ) -> None:
     path = tmp_path / "poses/1.json"
     with pytest.raises(DataError, match="has a figure of 9 points; known are 18, 21, 25, 68, 70"):
-        read_points(write(path, pose(points=9)))
+        read_poses(write(path, pose(points=9)))
     for text in ("[]", "{", '{"people": [{"pose_keypoints_2d": [1, 2]}]}', '{"people": [3]}'):
         path.write_text(text)
         with pytest.raises(DataError, match="has no points in a known form"):
-            read_points(path)
+            read_poses(path)
     (tmp_path / "few.txt").write_text("1 2 3\n")
     with pytest.raises(DataError, match="has no points in a known form"):
-        read_points(tmp_path / "few.txt")
+        read_poses(tmp_path / "few.txt")
     with pytest.raises(DataError, match="cannot be read"):
-        read_points(tmp_path / "none.txt")
+        read_poses(tmp_path / "none.txt")
     words = ["points", str(path.parent), str(tmp_path / "out"), "--like", str(tmp_path)]
     monkeypatch.setattr("sys.argv", words)
     assert main() == 2
