@@ -29,6 +29,8 @@ class Request:
     """Images whose style the outputs get."""
     instances: Path | None = None
     """Folder with the instance map of each label map, under the same name."""
+    points: Path | None = None
+    """Folder with the points that each input shows, under the same name with the ending `.npy`."""
     direction: str | None = None
     """`a2b` or `b2a`, for models of two domains."""
     seed: int = 0
@@ -39,7 +41,12 @@ class Request:
     @property
     def options(self) -> set[str]:
         """The names of the options that are given, of those that only some models use."""
-        given = {"style": self.style, "instances": self.instances, "direction": self.direction}
+        given = {
+            "style": self.style,
+            "instances": self.instances,
+            "points": self.points,
+            "direction": self.direction,
+        }
         return {name for name, value in given.items() if value}
 
     def batches(self) -> Iterator[Sequence[Path]]:

@@ -43,6 +43,7 @@ from hpc_amp.gan.video.batches import VideoBatch
 from hpc_amp.gan.video.config import VideoData
 from hpc_amp.gan.video.flows import read_flow
 from hpc_amp.gan.video.folders import VideoFiles
+from hpc_amp.gan.video.points import read_points
 from hpc_amp.gan.video.sets import VideoSet
 from hpc_amp.gan.video.synthetic import DrawnVideos, VideoFrame
 
@@ -163,11 +164,20 @@ def drawn_videos(data: VideoData, labels: int, split: str) -> VideoSet:
     def flow(number: int) -> tuple[Tensor, Tensor]:
         return frames[number].flow, frames[number].known
 
-    return VideoSet(parts, drawn.lengths, flow if data.flow == "known" else None, data)
+    def points(number: int, size: tuple[int, int]) -> Tensor:
+        return frames[number].points.long()
+
+    return VideoSet(
+        parts,
+        drawn.lengths,
+        flow if data.flow == "known" else None,
+        data,
+        points if data.points == "known" else None,
+    )
 
 
 def _video_files(files: VideoFiles, data: VideoData) -> VideoSet:
-    paths = files.flows
+    paths, of_points = files.flows, files.points
 
     def flow(number: int) -> tuple[Tensor, Tensor]:
         assert paths is not None
@@ -175,7 +185,17 @@ def _video_files(files: VideoFiles, data: VideoData) -> VideoSet:
         assert path is not None  # the first frame of a sequence is not asked for
         return read_flow(path)
 
-    return VideoSet(_parts(files.frames), files.lengths, None if paths is None else flow, data)
+    def points(number: int, size: tuple[int, int]) -> Tensor:
+        assert of_points is not None
+        return read_points(of_points[number], size)
+
+    return VideoSet(
+        _parts(files.frames),
+        files.lengths,
+        None if paths is None else flow,
+        data,
+        None if of_points is None else points,
+    )
 
 
 def prepare_unpaired(

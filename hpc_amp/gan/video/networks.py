@@ -23,32 +23,74 @@ from hpc_amp.gan.layers import ConvBlock, ResidualBlock, Upsample, initialize, u
 from hpc_amp.gan.norms import Spade
 from hpc_amp.gan.spectral import advance, held, spectral_norm
 from hpc_amp.gan.video.config import FlowNetwork, VideoNetworks
+from hpc_amp.gan.video.points import Guidance
 from hpc_amp.gan.video.warp import correlation, warp
 
 WARPED_CHANNELS = 4
 """Those of a warped frame and its mask."""
 
 
+class MaskedSpade(Spade):
+    """`Spade` without normalisation, of a map whose last channel is a mask: it sees the pixels where
+    that is 1 alone, by partial convolutions (Liu et al., 2018). Where none is near, nothing
+    changes."""
+
+    def __init__(self, channels: int, inputs: int, *, hidden: int) -> None:
+        super().__init__(channels, inputs - 1, hidden=hidden, norm="none")
+
+    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+        """The same shape as `x`."""
+        condition = F.interpolate(condition, x.shape[2:], mode="nearest")
+        first, activation = self.shared
+        hidden, mask = partial_conv(first, condition[:, :-1], condition[:, -1:])
+        hidden = activation(hidden)
+        scale, shift = (partial_conv(conv, hidden, mask)[0] for conv in (self.scale, self.shift))
+        return x * (1 + scale) + shift
+
+
+def partial_conv(conv: nn.Conv2d, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """A convolution [B, C, H, W] of stride 1 that keeps the size, of the pixels where `mask`
+    [B, 1, H, W] is 1, times all pixels of its window / those that count; 0 where none does. And the
+    mask of where there is one. The result has the type that the convolution gives."""
+    size, padding = conv.kernel_size, conv.padding
+    share = F.avg_pool2d(mask.float(), size, stride=1, padding=padding)
+    near = share > 0
+    weight = torch.where(near, 1 / share.clamp(min=1e-6), 0.0)
+    seen = F.conv2d(x * mask, conv.weight, None, padding=padding)
+    bias = 0.0 if conv.bias is None else conv.bias[:, None, None].to(seen.dtype)
+    return (seen * weight.to(seen.dtype) + bias) * near, near.to(mask.dtype)
+
+
 class MultiSpade(nn.Module):
     """Instance normalisation, whose scale and shift come from the label map, and then from each of
-    the `guides`, images with so many channels."""
+    the `guides`, images with so many channels; one of 0 channels is not seen. `masked`: of the last
+    guide, only the pixels count where its last channel is 1."""
 
     def __init__(
-        self, channels: int, condition: int, hidden: int, guides: Sequence[int] = ()
+        self,
+        channels: int,
+        condition: int,
+        hidden: int,
+        guides: Sequence[int] = (),
+        *,
+        masked: bool = False,
     ) -> None:
         super().__init__()
         self.of_labels = Spade(channels, condition, hidden=hidden, norm="instance")
-        self.of_guides = nn.ModuleList(
-            Spade(channels, guide, hidden=hidden, norm="none") for guide in guides
-        )
+        self.of_guides = nn.ModuleDict()
+        for place, guide in enumerate(guides):
+            if masked and place == len(guides) - 1:
+                self.of_guides[str(place)] = MaskedSpade(channels, guide, hidden=hidden)
+            elif guide:
+                self.of_guides[str(place)] = Spade(channels, guide, hidden=hidden, norm="none")
 
     def forward(self, x: Tensor, condition: Tensor, guides: Sequence[Tensor | None]) -> Tensor:
         """The same shape as `x`. A guide of None changes nothing; those that this norm does not
         know are left out."""
         x = self.of_labels(x, condition)
-        for norm, guide in zip(self.of_guides, guides, strict=False):
-            if guide is not None:
-                x = norm(x, guide)
+        for place, guide in enumerate(guides):
+            if guide is not None and str(place) in self.of_guides:
+                x = self.of_guides[str(place)](x, guide)
         return x
 
 
@@ -62,12 +104,14 @@ class FrameBlock(nn.Module):
         condition: int,
         networks: VideoNetworks,
         guides: Sequence[int] = (),
+        *,
+        masked: bool = False,
     ) -> None:
         super().__init__()
         middle = min(inputs, outputs)
 
         def norm(channels: int) -> MultiSpade:
-            return MultiSpade(channels, condition, networks.hidden, guides)
+            return MultiSpade(channels, condition, networks.hidden, guides, masked=masked)
 
         self.norms = nn.ModuleList([norm(inputs), norm(middle)])
         self.convs = nn.ModuleList(
@@ -147,15 +191,14 @@ class SequenceGenerator(nn.Module):
         )
         fits = (2 * networks.flow.correlation + 1) ** 2 if networks.flow.correlation else 0
         self.flow = FlowEstimator(seen + fits, networks.flow, spectral)
-        self.head = FrameBlock(channels[-1], channels[-1], condition, networks)
+        self.head = self.build_block(channels[-1], channels[-1], condition, warped=False)
         downwards = list(itertools.pairwise(reversed(channels)))
         self.up = nn.ModuleList(
-            FrameBlock(
+            self.build_block(
                 before,
                 after,
                 condition,
-                networks,
-                (WARPED_CHANNELS,) if place >= len(downwards) - networks.warped_stages else (),
+                warped=place >= len(downwards) - networks.warped_stages,
             )
             for place, (before, after) in enumerate(downwards)
         )
@@ -163,6 +206,13 @@ class SequenceGenerator(nn.Module):
         initialize(self, "xavier")
         if networks.flow.norm == "none":
             self.flow.settle()
+
+    def build_block(
+        self, inputs: int, outputs: int, condition: int, *, warped: bool
+    ) -> FrameBlock:
+        """A block, which sees the warped frame before or not."""
+        guides = (WARPED_CHANNELS,) if warped else ()
+        return FrameBlock(inputs, outputs, condition, self.networks, guides)
 
     def forward(
         self,
@@ -173,6 +223,19 @@ class SequenceGenerator(nn.Module):
         """Frames, the flow [B, N, 2, H, W] in pixels from each frame that has one before it to that
         one, and its mask [B, N, 1, H, W]; all fp32. With the `previous` frames and conditions
         before, all frames have one."""
+        return self.make(condition, images_before, conditions_before)
+
+    def make(
+        self,
+        condition: Tensor,
+        images_before: Tensor | None,
+        conditions_before: Tensor | None,
+        *,
+        first: Tensor | None = None,
+        guidance: Guidance | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What `forward` returns. `first` [B, 3, H, W] is the first frame, if another network made
+        it. Each further frame sees the image of `guidance`, too, which no gradients go through."""
         repeats = self.networks.checkpointing and torch.is_grad_enabled()
         if repeats:
             # Weights are computed again in the backward pass, and have to be the same.
@@ -182,27 +245,32 @@ class SequenceGenerator(nn.Module):
             flows: list[Tensor] = []
             masks: list[Tensor] = []
             for time, now in enumerate(condition.unbind(1)):
+                guide = None if guidance is None else guidance.show()
                 if images_before is None or conditions_before is None:
-                    frame = self._run(self._first_frame, repeats, now)
+                    frame = first
+                    if frame is None:
+                        frame = self._run(self._first_frame, repeats, now)
                     images_before = frame[:, None].expand(-1, self.networks.previous, -1, -1, -1)
                     conditions_before = now[:, None].expand(-1, images_before.shape[1], -1, -1, -1)
                 else:
                     if time % self.networks.backprop_frames == 0:
                         images_before = images_before.detach()
                     frame, flow, mask = self._run(
-                        self._next_frame, repeats, now, images_before, conditions_before
+                        self._next_frame, repeats, now, images_before, conditions_before, guide
                     )
                     flows.append(flow)
                     masks.append(mask)
                     images_before = torch.cat((images_before[:, 1:], frame[:, None]), 1)
                     conditions_before = torch.cat((conditions_before[:, 1:], now[:, None]), 1)
                 frames.append(frame)
+                if guidance is not None:
+                    guidance.add(frame)
         made = torch.stack(frames, 1)
         if not flows:
             return made, made[:, :0, :2], made[:, :0, :1]
         return made, torch.stack(flows, 1), torch.stack(masks, 1)
 
-    def _run(self, make: Callable[..., Any], repeats: bool, *inputs: Tensor) -> Any:
+    def _run(self, make: Callable[..., Any], repeats: bool, *inputs: Tensor | None) -> Any:
         """What `make` returns; with `repeats`, its forward pass is repeated in the backward pass,
         and only its inputs and results are kept."""
         if not repeats:
@@ -220,7 +288,11 @@ class SequenceGenerator(nn.Module):
         return self._decode(self.first(F.interpolate(now, size, mode="nearest")), now)
 
     def _next_frame(
-        self, now: Tensor, images_before: Tensor, conditions_before: Tensor
+        self,
+        now: Tensor,
+        images_before: Tensor,
+        conditions_before: Tensor,
+        guide: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         # Conditions are in half precision with O2 and O3; frames never are.
         seen = torch.cat(
@@ -233,7 +305,8 @@ class SequenceGenerator(nn.Module):
         flow, mask = self.flow(evidence)
         warped = warp(images_before[:, -1], flow)
         shown = torch.cat((warped, mask), 1).to(now.dtype)
-        drawn = self._decode(self.encoder(seen), now, (shown,))
+        guides = (shown, None if guide is None else guide.to(now.dtype))
+        drawn = self._decode(self.encoder(seen), now, guides)
         return mask * drawn + (1 - mask) * warped, flow, mask
 
     def _decode(self, x: Tensor, condition: Tensor, guides: Sequence[Tensor | None] = ()) -> Tensor:

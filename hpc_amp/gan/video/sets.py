@@ -15,6 +15,7 @@ from hpc_amp.gan.data.sets import Members, PairedParts, PairedSet, SampleSet, nu
 from hpc_amp.gan.video.batches import VideoBatch
 from hpc_amp.gan.video.config import VideoData
 from hpc_amp.gan.video.flows import FlowSource, show_flow
+from hpc_amp.gan.video.points import PointSource, show_points
 from hpc_amp.gan.video.warp import inside
 
 
@@ -33,11 +34,13 @@ class VideoSet(SampleSet[VideoBatch]):
         lengths: Sequence[int],
         flows: FlowSource | None,
         data: VideoData,
+        points: PointSource | None = None,
     ) -> None:
         super().__init__(len(lengths))
         self.pairs = PairedSet(parts, data)
         self.lengths = tuple(lengths)
         self.flows = flows
+        self.points = points
         self.data = data
         self.starts = (0, *itertools.accumulate(lengths))
         if min(lengths) < 2:
@@ -69,12 +72,21 @@ class VideoSet(SampleSet[VideoBatch]):
         for name in ("labels", "instances"):
             if name in sample:
                 sample[name] = sample[name].int()  # bytes are pixels of images
+        view = random_view(self.data, seed) if training else whole_view(self.data)
+        if self.points is not None:
+            sample["points"] = torch.stack(
+                [show_points(self._points(number), view) for number in numbers]
+            )
         if self.flows is not None:
-            view = random_view(self.data, seed) if training else whole_view(self.data)
             flows = [show_flow(*self._flow(number), view) for number in numbers[1:]]
             sample["flows"] = torch.stack([flow for flow, _ in flows])
             sample["known"] = torch.stack([known for _, known in flows])
         return sample
+
+    def _points(self, number: int) -> Tensor:
+        assert self.points is not None
+        width, height = self.pairs.parts.images.open(number).size
+        return self.points(number, (height, width))
 
     def _flow(self, number: int) -> tuple[Tensor, Tensor]:
         assert self.flows is not None
@@ -103,4 +115,5 @@ class VideoSet(SampleSet[VideoBatch]):
             inputs=members.get("inputs"),
             flows=flows,
             known=known,
+            points=members.get("points"),
         )
