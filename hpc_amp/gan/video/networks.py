@@ -307,7 +307,11 @@ class SequenceGenerator(nn.Module):
         shown = torch.cat((warped, mask), 1).to(now.dtype)
         guides = (shown, None if guide is None else guide.to(now.dtype))
         drawn = self._decode(self.encoder(seen), now, guides)
-        return mask * drawn + (1 - mask) * warped, flow, mask
+        return self.combine(drawn, warped, mask), flow, mask
+
+    def combine(self, drawn: Tensor, warped: Tensor, mask: Tensor) -> Tensor:
+        """A frame, of what the blocks drew and of the warped frame before."""
+        return mask * drawn + (1 - mask) * warped
 
     def _decode(self, x: Tensor, condition: Tensor, guides: Sequence[Tensor | None] = ()) -> Tensor:
         x = self.head(x, condition, guides)

@@ -41,6 +41,10 @@ class GuidedGenerator(SequenceGenerator):
         networks = self.networks
         return FrameBlock(inputs, outputs, condition, networks, guides, masked=networks.partial)
 
+    def combine(self, drawn: Tensor, warped: Tensor, mask: Tensor) -> Tensor:
+        """What the blocks drew: they have seen the warped frame and its mask."""
+        return drawn
+
     def forward(  # type: ignore[override]
         self,
         condition: Tensor,
