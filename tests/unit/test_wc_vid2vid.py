@@ -259,7 +259,9 @@ def test_a_run_of_spade_makes_first_frames_and_is_not_trained(
 ) -> None:
     keys = first_frame_of(spade_run)
     made = wc_vid2vid(tmp_path / "run", **keys, epochs=2, ema=0.9)
-    before = {name: value.clone() for name, value in made.networks["first_frame"].state_dict().items()}
+    before = {
+        name: value.clone() for name, value in made.networks["first_frame"].state_dict().items()
+    }
     made.fit()
     assert made.average is not None
     for networks in (made.networks, made.average.networks):
@@ -280,7 +282,7 @@ def test_a_run_of_spade_makes_first_frames_and_is_not_trained(
 
 
 def test_another_network_of_spade_is_refused(spade_run: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="do not fit first_frame.* have another shape"):
+    with pytest.raises(ModelError, match=r"do not fit first_frame.* have another shape"):
         wc_vid2vid(tmp_path / "run", **first_frame_of(spade_run, width=8))
 
 

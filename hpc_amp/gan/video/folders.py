@@ -43,7 +43,8 @@ def scan_videos(
     """The sequences for training and those for evaluation, in the layout of vid2vid: `train_A` has
     what frames are made from, `train_B` the frames, `train_inst` instance maps, `train_flow` flows
     and `train_points` points, each in one folder for a sequence, under the same names. `test_...`
-    or `val_...` are the same for evaluation. Raises FolderError where a folder or a partner is missing."""
+    or `val_...` are the same for evaluation. Raises FolderError where a folder or a partner is
+    missing."""
     if not root.is_dir():
         raise FolderError(f"there is no folder {root}: name the folder of the data in root")
     held_out = next((each for each in _TESTS if (root / f"{each}_A").is_dir()), None)

@@ -31,8 +31,8 @@ WARPED_CHANNELS = 4
 
 
 class MaskedSpade(Spade):
-    """`Spade` without normalisation, of a map whose last channel is a mask: it sees the pixels where
-    that is 1 alone, by partial convolutions (Liu et al., 2018). Where none is near, nothing
+    """`Spade` without normalisation, of a map whose last channel is a mask: it sees only the pixels
+    where that is 1, by partial convolutions (Liu et al., 2018). Where none is near, nothing
     changes."""
 
     def __init__(self, channels: int, inputs: int, *, hidden: int) -> None:
@@ -42,6 +42,7 @@ class MaskedSpade(Spade):
         """The same shape as `x`."""
         condition = F.interpolate(condition, x.shape[2:], mode="nearest")
         first, activation = self.shared
+        assert isinstance(first, nn.Conv2d)
         hidden, mask = partial_conv(first, condition[:, :-1], condition[:, -1:])
         hidden = activation(hidden)
         scale, shift = (partial_conv(conv, hidden, mask)[0] for conv in (self.scale, self.shift))
@@ -53,6 +54,7 @@ def partial_conv(conv: nn.Conv2d, x: Tensor, mask: Tensor) -> tuple[Tensor, Tens
     [B, 1, H, W] is 1, times all pixels of its window / those that count; 0 where none does. And the
     mask of where there is one. The result has the type that the convolution gives."""
     size, padding = conv.kernel_size, conv.padding
+    assert not isinstance(padding, str)
     share = F.avg_pool2d(mask.float(), size, stride=1, padding=padding)
     near = share > 0
     weight = torch.where(near, 1 / share.clamp(min=1e-6), 0.0)
@@ -207,9 +209,7 @@ class SequenceGenerator(nn.Module):
         if networks.flow.norm == "none":
             self.flow.settle()
 
-    def build_block(
-        self, inputs: int, outputs: int, condition: int, *, warped: bool
-    ) -> FrameBlock:
+    def build_block(self, inputs: int, outputs: int, condition: int, *, warped: bool) -> FrameBlock:
         """A block, which sees the warped frame before or not."""
         guides = (WARPED_CHANNELS,) if warped else ()
         return FrameBlock(inputs, outputs, condition, self.networks, guides)

@@ -1,5 +1,5 @@
-"""Points of a scene: which of them each pixel of a frame shows, as files and as a sample shows them,
-and the colours in which a sequence has shown them first.
+"""Points of a scene: which of them each pixel of a frame shows, as files and as a sample shows
+them, and the colours in which a sequence has shown them first.
 
 A file is an array of numpy (`numpy.save`) of whole numbers, in one of two forms:
 
@@ -47,20 +47,20 @@ def read_points(path: str, size: tuple[int, int]) -> Tensor:
         return torch.from_numpy(array).clamp_(min=NONE)
     if array.ndim != 2 or array.shape[1] != 3:
         raise DataError(
-            f"{path} has the shape {list(array.shape)}, and points of a frame of {width} x {height} "
-            f"pixels are [{height}, {width}], or [N, 3] with row, column and number of each"
+            f"{path} has the shape {list(array.shape)}, and points of a frame of {width} x "
+            f"{height} pixels are [{height}, {width}], or [N, 3] with row, column and number of each"
         )
     rows, columns, numbers = array.T
     wrong = (rows < 0) | (rows >= height) | (columns < 0) | (columns >= width) | (numbers < 0)
     if wrong.any():
         line = int(wrong.argmax())
         raise DataError(
-            f"{path}, line {line}: row, column and point are {array[line].tolist()}, and rows are 0 "
-            f"to {height - 1}, columns 0 to {width - 1}, points 0 or more"
+            f"{path}, line {line}: row, column and point are {array[line].tolist()}, and rows are "
+            f"0 to {height - 1}, columns 0 to {width - 1}, points 0 or more"
         )
     shown = np.full(size, NONE, dtype=np.int64)
-    # Of equal places numpy assigns the last one, which is the first of the file here.
-    shown[rows[::-1], columns[::-1]] = numbers[::-1]
+    places, lines = np.unique(rows * width + columns, return_index=True)  # the first lines
+    shown.flat[places] = numbers[lines]
     return torch.from_numpy(shown)
 
 
@@ -80,8 +80,8 @@ def visible(points: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class PointColours:
-    """The colours in which a sequence has shown the points of its scene first. The memory grows with
-    the number of points, and not with that of frames."""
+    """The colours in which a sequence has shown the points of its scene first. The memory grows
+    with the number of points, and not with that of frames."""
 
     def __init__(self, device: torch.device) -> None:
         self.numbers = torch.full((1,), NONE, device=device)

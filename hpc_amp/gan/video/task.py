@@ -277,9 +277,7 @@ class VideoGan(ComparedGan):
     def frame_maker(self, request: Request, networks: Networks) -> FrameMaker:
         """What makes the frames of one sequence of `request`, one after another."""
 
-        def make(
-            file: Path, now: Tensor, images: Tensor | None, shown: Tensor | None
-        ) -> Tensor:
+        def make(file: Path, now: Tensor, images: Tensor | None, shown: Tensor | None) -> Tensor:
             made: Tensor = networks[GENERATOR](now, images, shown)[0]
             return made
 

@@ -108,7 +108,8 @@ class WcVid2vidConfig(VideoTrain):
         """Also that the network of first frames gets weights. Raises KeyProblem."""
         VideoTrain.check_keys(self)
         if self.wc_vid2vid.first_frame is not None and (
-            self.start_from is None or FIRST_FRAME not in (self.start_from.networks or [FIRST_FRAME])
+            self.start_from is None
+            or FIRST_FRAME not in (self.start_from.networks or [FIRST_FRAME])
         ):
             raise KeyProblem(
                 f"wc_vid2vid.{FIRST_FRAME}",

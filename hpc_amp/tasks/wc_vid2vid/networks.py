@@ -33,9 +33,7 @@ class GuidedGenerator(SequenceGenerator):
         if networks.first_frame is not None:
             del self.first  # only its own first frames need it, and DDP waits for each parameter
 
-    def build_block(
-        self, inputs: int, outputs: int, condition: int, *, warped: bool
-    ) -> FrameBlock:
+    def build_block(self, inputs: int, outputs: int, condition: int, *, warped: bool) -> FrameBlock:
         """A block, which sees the colours of points, and the warped frame before or not."""
         guides = (WARPED_CHANNELS if warped else 0, GUIDANCE_CHANNELS)
         networks = self.networks

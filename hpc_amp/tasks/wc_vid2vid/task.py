@@ -33,9 +33,7 @@ class WcVid2vid(VideoGan):
         """Generator and discriminators, and the network of first frames where there is one."""
         built, images = super().build_networks(), self.train.images
         if (config := self.train.wc_vid2vid.first_frame) is not None:
-            built[FIRST_FRAME] = FirstFrameGenerator(
-                images.condition_channels, images.size, config
-            )
+            built[FIRST_FRAME] = FirstFrameGenerator(images.condition_channels, images.size, config)
         return built
 
     def loss_weights(self) -> Mapping[str, float]:
@@ -61,9 +59,7 @@ class WcVid2vid(VideoGan):
         colours of all points that the sequence has shown."""
         colours = [PointColours(self.device)]
 
-        def make(
-            file: Path, now: Tensor, images: Tensor | None, shown: Tensor | None
-        ) -> Tensor:
+        def make(file: Path, now: Tensor, images: Tensor | None, shown: Tensor | None) -> Tensor:
             points = self._read_points(file, request)[None, None].to(self.device)
             first = self._first_frame(now[:, 0], networks) if images is None else None
             made: Tensor = networks[GENERATOR](
