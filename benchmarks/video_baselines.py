@@ -17,6 +17,7 @@ writes them in the layout that it reads):
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,11 +47,18 @@ def chain(first: Tensor, batch: VideoBatch, *, moves: bool) -> Made:
     return torch.stack(frames, 1), batch.flows if moves else torch.zeros_like(batch.flows)
 
 
-def one_by_one(make: Callable[[Tensor], Tensor], batch: VideoBatch, data: Any) -> Made:
-    """Each frame from its own condition [N, C, H, W]; the flow is 0."""
-    assert batch.flows is not None
-    made = make(conditions(batch, data).flatten(0, 1))
-    return made.unflatten(0, batch.images.shape[:2]), torch.zeros_like(batch.flows)
+def one_by_one(make: Callable[[VideoBatch], Tensor], batch: VideoBatch) -> Made:
+    """Each frame as a sequence of its own; the flow is 0."""
+    length, parts = batch.images.shape[1], ("images", "labels", "instances", "inputs", "points")
+    frames = {
+        name: value.flatten(0, 1)[:, None]
+        for name in parts
+        if (value := getattr(batch, name)) is not None
+    }
+    seeds = batch.seeds.repeat_interleave(length)
+    made = make(dataclasses.replace(batch, **frames, seeds=seeds, flows=None, known=None))
+    flows = torch.zeros_like(batch.images[:, 1:, :2])
+    return made[:, 0].unflatten(0, (-1, length)), flows
 
 
 def export(task: Any, folder: Path) -> None:
@@ -79,30 +87,46 @@ def main() -> None:
     if arguments.export is not None:
         export(task, arguments.export)
         return
-    data, usual = task.train.images, task.render
+    data, usual, train = task.train.images, task.render, task.train
     torch.manual_seed(0)
     networks: Networks = task.build_networks()
     found = {"untrained": evaluate(task, networks)}
 
-    def measure(name: str, render: Callable[[VideoBatch, Networks], Made]) -> None:
+    def measure(
+        name: str, render: Callable[[VideoBatch, Networks], Made], *, given: bool = False
+    ) -> None:
+        """`given`: the true first frame and the flows are given, of which a way back has none."""
+        evaluation = train.evaluation
+        if given:
+            evaluation = dataclasses.replace(evaluation, round_trip=False)
+        task.train = dataclasses.replace(train, evaluation=evaluation)
         task.render = render
         found[name] = evaluate(task, networks)
 
-    measure("still", lambda batch, of: chain(batch.images[:, 0], batch, moves=False))
-    measure("copy", lambda batch, of: chain(batch.images[:, 0], batch, moves=True))
+    for name, moves in (("still", False), ("copy", True)):
+        measure(
+            name,
+            lambda batch, of, moves=moves: chain(batch.images[:, 0], batch, moves=moves),
+            given=True,
+        )
     if arguments.run is not None:
         networks = load_generator(arguments.run).networks
-        generator = networks["generator"]
         measure("trained", usual)
-        measure("own copy", lambda batch, of: chain(usual(batch, of)[0][:, 0], batch, moves=True))
         measure(
-            "frame by frame",
-            lambda batch, of: one_by_one(lambda c: generator(c[:, None])[0][:, 0], batch, data),
+            "own copy",
+            lambda batch, of: chain(usual(batch, of)[0][:, 0], batch, moves=True),
+            given=True,
         )
+        measure("frame by frame", lambda batch, of: one_by_one(lambda b: usual(b, of)[0], batch))
     if arguments.spade is not None:
         networks = load_generator(arguments.spade).networks
         spade = networks["generator"]
-        measure("spade", lambda batch, of: one_by_one(lambda c: spade(c)[0], batch, data))
+        measure(
+            "spade",
+            lambda batch, of: one_by_one(
+                lambda single: spade(conditions(single, data)[:, 0])[0][:, None], batch
+            ),
+        )
     show(found, arguments.json)
 
 

@@ -444,6 +444,11 @@ def _wait_here(plan: Plan, *, as_json: bool = False) -> None:
     help="Folder of instance maps, with the names of the label maps.",
 )
 @click.option(
+    "--points",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder of the points that the label maps show, with their names and the ending .npy.",
+)
+@click.option(
     "--direction",
     type=click.Choice(["a2b", "b2a"]),
     help="Translate from domain A to B, or from B to A.",
@@ -476,6 +481,7 @@ def generate(
     weights: str,
     style: Path | None,
     instances: Path | None,
+    points: Path | None,
     direction: str | None,
     seed: int,
     batch_size: int,
@@ -510,6 +516,7 @@ def generate(
         "weights": weights,
         "style": style and style.resolve(),
         "instances": instances and instances.resolve(),
+        "points": points and points.resolve(),
         "direction": direction,
         "seed": str(seed),
         "batch-size": str(batch_size),

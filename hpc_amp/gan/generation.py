@@ -29,6 +29,8 @@ class Request:
     """Images whose style the outputs get."""
     instances: Path | None = None
     """Folder with the instance map of each label map, under the same name."""
+    points: Path | None = None
+    """Folder with the points that each input shows, under the same name with the ending `.npy`."""
     direction: str | None = None
     """`a2b` or `b2a`, for models of two domains."""
     seed: int = 0
@@ -44,6 +46,7 @@ class Request:
         given = {
             "style": self.style,
             "instances": self.instances,
+            "points": self.points,
             "direction": self.direction,
             "fps": self.fps,
         }

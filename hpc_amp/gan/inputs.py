@@ -18,6 +18,7 @@ _MISSING = {
     "direction": "a translation needs a direction: --direction a2b or --direction b2a",
     "style": "the model needs images of the class to draw: name one, or their folder, in --style",
     "instances": "the model was trained with instance maps: name their folder in --instances",
+    "points": "the model needs the points that the inputs show: name their folder in --points",
 }
 """What is said where a model needs an option that was not given."""
 OPTIONS = (*_MISSING, "fps")

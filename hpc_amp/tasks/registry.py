@@ -43,6 +43,7 @@ TASKS: Registry[Any] = Registry(
         "spade": "hpc_amp.tasks.spade.task:Spade",
         "unit": "hpc_amp.tasks.unit.task:Unit",
         "vid2vid": "hpc_amp.tasks.vid2vid.task:Vid2vid",
+        "wc_vid2vid": "hpc_amp.tasks.wc_vid2vid.task:WcVid2vid",
     },
 )
 PLACE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")

@@ -84,6 +84,7 @@ class LoadedGenerator:
         *,
         style: str | os.PathLike[str] | None = None,
         instances: str | os.PathLike[str] | None = None,
+        points: str | os.PathLike[str] | None = None,
         direction: str | None = None,
         seed: int = 0,
         batch_size: int = 8,
@@ -95,7 +96,16 @@ class LoadedGenerator:
         from hpc_amp.distributed.world import World
 
         request = make_request(
-            World(), Path(inputs), Path(output), style, instances, direction, seed, batch_size, fps
+            World(),
+            Path(inputs),
+            Path(output),
+            style,
+            instances,
+            points,
+            direction,
+            seed,
+            batch_size,
+            fps,
         )
         return write_images(self, request, Path(output), lambda made: None)
 
@@ -239,6 +249,7 @@ def make_request(
     output: Path,
     style: str | os.PathLike[str] | None,
     instances: str | os.PathLike[str] | None,
+    points: str | os.PathLike[str] | None,
     direction: str | None,
     seed: int,
     batch_size: int,
@@ -259,9 +270,11 @@ def make_request(
         if fps < 1:
             raise InputError(f"{fps} frames a second are too few")
 
+    others = [Path(other) for other in (style, instances, points) if other]
+
     def find() -> tuple[list[Path], tuple[Path, ...]]:
         files = images_below(inputs)
-        check_outputs(files, folder_of(inputs), output, [Path(o) for o in (style, instances) if o])
+        check_outputs(files, folder_of(inputs), output, others)
         return files, tuple(images_below(Path(style))) if style else ()
 
     files, styles = from_main(world, find)
@@ -270,6 +283,7 @@ def make_request(
         files=files,
         style=styles,
         instances=Path(instances) if instances else None,
+        points=Path(points) if points else None,
         direction=direction,
         seed=seed,
         batch_size=batch_size,
@@ -350,7 +364,8 @@ def main() -> int:
     setup.join(world, device, parse_duration(job.launch.timeout))
     request = make_request(
         world, arguments.input, arguments.output, arguments.style, arguments.instances,
-        arguments.direction, arguments.seed, arguments.batch_size, arguments.fps,
+        arguments.points, arguments.direction, arguments.seed, arguments.batch_size,
+        arguments.fps,
     )  # fmt: skip
     loaded = load_generator(
         arguments.run,
@@ -382,6 +397,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--weights", default="auto", choices=["auto", "average", "networks"])
     parser.add_argument("--style", type=Path, help="image of a style, or folder of images")
     parser.add_argument("--instances", type=Path, help="folder of instance maps")
+    parser.add_argument("--points", type=Path, help="folder of the points that inputs show")
     parser.add_argument("--direction", choices=["a2b", "b2a"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch-size", type=int, default=8)

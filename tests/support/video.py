@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 from hpc_amp.gan.video.config import SyntheticVideos
@@ -29,6 +30,9 @@ def write_videos(
                 path = root / f"{split}_{part}" / f"{name}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(pixels.numpy()).save(path)
+            path = root / f"{split}_points" / f"{name}.npy"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.save(path, frame.points.numpy())
             if number % 4:
                 path = root / f"{split}_flow" / f"{name}.flo"
                 path.parent.mkdir(parents=True, exist_ok=True)

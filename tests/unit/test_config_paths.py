@@ -72,7 +72,7 @@ def test_the_schema_says_which_keys_hold_paths():
         *(f"train.{model}.perceptual_weights" for model in ("unit", "munit")),
         *(
             f"train.{model}.losses.perceptual_weights"
-            for model in ("spade", "pix2pixhd", "vid2vid", "fs_vid2vid")
+            for model in ("spade", "pix2pixhd", "vid2vid", "fs_vid2vid", "wc_vid2vid")
         ),
         *(f"train.evaluation.{metric}.weights" for metric in ("fid", "lpips")),
     }

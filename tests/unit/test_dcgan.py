@@ -19,6 +19,7 @@ from support.paired import plain_train as paired
 from support.training import CPU, curve, engine, fit_until, settings
 from support.unpaired import plain_train as unpaired
 from support.vid2vid import plain_train as video
+from support.wc_vid2vid import plain_train as guided
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -221,6 +222,7 @@ TINY: dict[str, dict[str, Any]] = {
     "fs_vid2vid": references(
         images={"synthetic": {"train": 16, "frames": 6}}, adversarial={"r1": 0.0}
     ),
+    "wc_vid2vid": guided(images={"synthetic": {"train": 16, "frames": 6}}, adversarial={"r1": 0.0}),
 }
 """A configuration of each task."""
 

@@ -122,7 +122,7 @@ def test_outputs_replace_no_file_that_is_read(tmp_path: Path) -> None:
 def test_a_batch_size_that_is_not_positive_is_refused(tmp_path: Path) -> None:
     for size in (0, -1):
         with pytest.raises(InputError, match="is not positive"):
-            make_request(World(), tmp_path, tmp_path, None, None, None, 0, size)
+            make_request(World(), tmp_path, tmp_path, None, None, None, None, 0, size)
 
 
 def test_a_part_of_a_batch_keeps_no_memory_of_the_rest() -> None:

@@ -18,6 +18,7 @@ from support.paired import plain_train as paired
 from support.training import CPU, engine, settings
 from support.unpaired import plain_train as unpaired
 from support.vid2vid import plain_train as video
+from support.wc_vid2vid import plain_train as guided
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -39,6 +40,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "coco_funit": few_shot("coco_funit", **PENALTY),
     "vid2vid": video(**PENALTY),
     "fs_vid2vid": references(**PENALTY),
+    "wc_vid2vid": guided(**PENALTY),
+    "wc_vid2vid, partial": guided(wc_vid2vid={"partial": True}, **PENALTY),
 }
 HALF = (torch.float16, torch.bfloat16)
 

@@ -170,7 +170,7 @@ def test_an_installed_package_gives_it_a_name(
     result = hpc_amp(tmp_path, *words, path=installed)
     assert result.returncode == 0, result.stderr
     listed = hpc_amp(tmp_path, "validate", "job.yaml", "train.task=segmentatio", path=installed)
-    assert "munit, pix2pixhd, spade, unit, vid2vid, segmentation," in listed.stderr
+    assert "munit, pix2pixhd, spade, unit, vid2vid, wc_vid2vid, segmentation," in listed.stderr
 
 
 @pytest.mark.parametrize("name", TASKS.own())

@@ -43,6 +43,7 @@ from hpc_amp.gan.video.batches import VideoBatch
 from hpc_amp.gan.video.config import ReferenceData, VideoData
 from hpc_amp.gan.video.flows import FlowSource, estimated_flows, read_flow
 from hpc_amp.gan.video.folders import VideoFiles
+from hpc_amp.gan.video.points import PointSource, read_points
 from hpc_amp.gan.video.references import ReferenceBatch, ReferenceSet, Truth
 from hpc_amp.gan.video.sets import VideoSet
 from hpc_amp.gan.video.synthetic import DrawnIdentities, DrawnVideos, VideoFrame
@@ -159,14 +160,22 @@ def drawn_videos(data: VideoData, labels: int, split: str) -> VideoSet:
     count = data.synthetic.train if split == "train" else data.synthetic.test
     drawn = DrawnVideos(count, labels, data.size, data.synthetic, split)
     parts = _parts_of(drawn.frames, drawn.picture, data)
-    return VideoSet(parts, drawn.lengths, _drawn_flows(drawn, parts, data), data)
+    return VideoSet(parts, drawn.lengths, data, *_drawn_truth(drawn, parts, data))
 
 
-def _drawn_flows(drawn: DrawnVideos, parts: PairedParts, data: VideoData) -> FlowSource | None:
+def _drawn_truth(
+    drawn: DrawnVideos, parts: PairedParts, data: VideoData
+) -> tuple[FlowSource | None, PointSource | None]:
+    """Flows and points of a synthetic set, as far as `data` wants them."""
+    frames = drawn.frames
+
     def flow(number: int) -> tuple[Tensor, Tensor]:
-        return drawn.frames[number].flow, drawn.frames[number].known
+        return frames[number].flow, frames[number].known
 
-    return _flows(flow, parts, data)
+    def points(number: int, size: tuple[int, int]) -> Tensor:
+        return frames[number].points.long()
+
+    return _flows(flow, parts, data), points if data.points == "known" else None
 
 
 def _flows(known: FlowSource, parts: PairedParts, data: VideoData) -> FlowSource | None:
@@ -178,11 +187,14 @@ def _flows(known: FlowSource, parts: PairedParts, data: VideoData) -> FlowSource
 
 def _video_files(files: VideoFiles, data: VideoData) -> VideoSet:
     parts = _parts(files.frames)
-    return VideoSet(parts, files.lengths, _read_flows(files, parts, data), data)
+    return VideoSet(parts, files.lengths, data, *_truth_files(files, parts, data))
 
 
-def _read_flows(files: VideoFiles, parts: PairedParts, data: VideoData) -> FlowSource | None:
-    paths = files.flows
+def _truth_files(
+    files: VideoFiles, parts: PairedParts, data: VideoData
+) -> tuple[FlowSource | None, PointSource | None]:
+    """Flows and points in files, as far as `data` wants them."""
+    paths, of_points = files.flows, files.points
 
     def flow(number: int) -> tuple[Tensor, Tensor]:
         assert paths is not None
@@ -190,7 +202,11 @@ def _read_flows(files: VideoFiles, parts: PairedParts, data: VideoData) -> FlowS
         assert path is not None  # the first frame of a sequence is not asked for
         return read_flow(path)
 
-    return _flows(flow, parts, data)
+    def points(number: int, size: tuple[int, int]) -> Tensor:
+        assert of_points is not None
+        return read_points(of_points[number], size)
+
+    return _flows(flow, parts, data), None if of_points is None else points
 
 
 def prepare_references(
@@ -208,8 +224,8 @@ def prepare_references(
 
     def sequences(part: VideoFiles, own: tuple[PairedParts, Sequence[int]] | None) -> ReferenceSet:
         parts = _parts(part.frames)
-        flows = _read_flows(part, parts, data)
-        return ReferenceSet(parts, part.lengths, flows, data, given=own)
+        truth = _truth_files(part, parts, data)
+        return ReferenceSet(parts, part.lengths, data, *truth, given=own)
 
     training, test = sequences(files, None), sequences(held_out, given)
     return _prepare(data.folder.name, training, test, _readers(data, world), place)
@@ -224,8 +240,8 @@ def drawn_identities(data: ReferenceData, split: str) -> ReferenceSet:
     return ReferenceSet(
         parts,
         drawn.lengths,
-        _drawn_flows(drawn, parts, data),
         data,
+        *_drawn_truth(drawn, parts, data),
         truth=Truth(drawn.flow_between, drawn.colours),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from hpc_amp.gan.data.batches import PairedBatch, condition
@@ -33,6 +34,10 @@ class VideoBatch:
     known: Tensor | None = None
     """bool [B, T - 1, H, W]: where `flows` is known, the point is visible in the frame before."""
 
+    points: Tensor | None = None
+    """int64 [B, T, H, W]: the point of the scene that a pixel shows, -1 where none is known (see
+    `hpc_amp.gan.video.points`). None without points."""
+
     def __len__(self) -> int:
         return len(self.seeds)
 
@@ -56,6 +61,17 @@ class VideoBatch:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         parts = {name: value[:count].clone() for name, value in values.items() if value is not None}
         return dataclasses.replace(self, **parts)
+
+    def there_and_back(self) -> VideoBatch:
+        """The frames in their order, then backwards to the first one, without flows."""
+        parts = {"images", "labels", "instances", "inputs", "points"}
+        values = {name: getattr(self, name) for name in parts}
+        both = {
+            name: torch.cat((value, value[:, :-1].flip(1)), 1)
+            for name, value in values.items()
+            if value is not None
+        }
+        return dataclasses.replace(self, **both, flows=None, known=None)
 
 
 def conditions(batch: VideoBatch, config: PairedData) -> Tensor:

@@ -10,7 +10,13 @@ from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, above, a
 from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.config import Halvings, LeastSquaresAdversarial, SpectralName
 from hpc_amp.gan.data.config import SAMPLES, PairedData, SyntheticSamples
-from hpc_amp.gan.paired_config import PairedLosses, PairedTrain, PatchJudges, perceptual_halvings
+from hpc_amp.gan.paired_config import (
+    PairedEvaluation,
+    PairedLosses,
+    PairedTrain,
+    PatchJudges,
+    perceptual_halvings,
+)
 from hpc_amp.gan.video.folders import VideoFiles, scan_references, scan_videos
 
 
@@ -77,6 +83,10 @@ class VideoData(PairedData):
     """Reference flow from each frame to the one before it. `known`: that of the synthetic set, or
     of files (`train_flow/SEQUENCE/FRAME.flo`). `dis`: estimated from the frames by OpenCV, when a
     sample is read. `none`: there is no reference flow."""
+    points: Annotated[Literal["known", "none"], SAMPLES] = "none"
+    """The point of the scene that each pixel shows, with the same number in all frames. `known`:
+    that of the synthetic set, or of files (`train_points/SEQUENCE/FRAME.npy`). With points, an
+    evaluation measures places that are seen again."""
     synthetic: Annotated[SyntheticVideos, SAMPLES] = field(default_factory=SyntheticVideos)
     """Size of the synthetic set, where it is used. It has `labels` labels, but at most 8."""
 
@@ -88,6 +98,7 @@ class VideoData(PairedData):
             instances=self.instances,
             reverse=self.reverse,
             flow=self.flow == "known",
+            points=self.points == "known",
         )
 
     def found(self) -> str:
@@ -232,6 +243,15 @@ class VideoNetworks:
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
+class VideoEvaluation(PairedEvaluation):
+    """What an evaluation measures and shows."""
+
+    round_trip: bool = False
+    """Also make each test sequence forwards and then backwards, and compare the last frame with the
+    first one: twice as many frames more."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
 class VideoTrain(PairedTrain):
     """What the configurations of models of video have."""
 
@@ -239,6 +259,7 @@ class VideoTrain(PairedTrain):
     """The key of the networks."""
     images: VideoData = field(default_factory=VideoData)
     """Where sequences come from."""
+    evaluation: VideoEvaluation = field(default_factory=VideoEvaluation)
     adversarial: LeastSquaresAdversarial = field(default_factory=LeastSquaresAdversarial)
     """How generator and discriminators are trained against each other, both with Adam."""
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from hpc_amp.gan.losses import l1
+from hpc_amp.gan.video.points import visible
 from hpc_amp.gan.video.warp import warp
 
 
@@ -55,3 +56,54 @@ def _warping_error(frames: Tensor, flows: Tensor, weight: Tensor) -> Tensor:
     warped = warp(frames[:, :-1].flatten(0, 1), flows.flatten(0, 1))
     difference = (warped - frames[:, 1:].flatten(0, 1).float()).abs().double().mean(1)
     return (difference * weight.flatten(0, 1)).sum()
+
+
+def guidance_loss(made: Tensor, guidance: Tensor) -> Tensor:
+    """The L1 distance of frames [B, T, 3, H, W] from the colours of the points that they show
+    [B, T, 4, H, W], where the mask, its last channel, is 1; the mean over the frames but the first,
+    which has no colours, of the mean over such pixels: a scalar in fp32."""
+    colours, mask = guidance[:, 1:, :3].float(), guidance[:, 1:, 3:].float()
+    differences = ((made[:, 1:].float() - colours).abs() * mask).mean(2).sum((2, 3))
+    return (differences / mask.sum((2, 3, 4)).clamp(min=1)).mean()
+
+
+def revisit_sums(made: Tensor, images: Tensor, points: Tensor) -> dict[str, Tensor]:
+    """How well sequences show again what has been out of sight; sums over points that a frame shows
+    and that were visible, then not, before it: float64 scalars. Divide by `revisited`, the number
+    of these points, counted in each frame.
+
+    `revisit_error`: the mean difference, in the range from -1 to 1, of the colour of a point in
+    generated frames `made` [B, T, 3, H, W] from its colour in the last frame that had shown it
+    before it was out of sight. `revisit_error_real`: that of the true frames `images`. `points`
+    int64 [B, T, H, W] are below 0 where none is known.
+    """
+    sums = torch.zeros(3, dtype=torch.float64, device=made.device)
+    for sequences in zip(made, images, points, strict=True):
+        sums += _revisits(torch.cat(sequences[:2], 1).double(), sequences[2])
+    made_error, real_error, count = sums.unbind()
+    return {"revisit_error": made_error, "revisit_error_real": real_error, "revisited": count}
+
+
+def _revisits(frames: Tensor, points: Tensor) -> Tensor:
+    """The three sums of one sequence, frames [T, 6, H, W] of generated and true colours."""
+    seen = [visible(now) for now in points]
+    known = torch.cat([numbers for numbers, _ in seen]).unique()
+    device = frames.device
+    last = torch.full(known.shape, len(frames), device=device)
+    """The last frame that showed a point, and its colour there."""
+    colours = torch.zeros(*known.shape, 6, dtype=frames.dtype, device=device)
+    before = torch.zeros_like(colours)
+    """The colour at the end of the visit before this one."""
+    again = torch.zeros(known.shape, dtype=torch.bool, device=device)
+    """Whether there was one."""
+    sums = torch.zeros(3, dtype=torch.float64, device=device)
+    for time, (numbers, pixels) in enumerate(seen):
+        places = torch.searchsorted(known, numbers)
+        returns = last[places] < time - 1
+        before[places] = torch.where(returns[:, None], colours[places], before[places])
+        again[places] |= returns
+        now, weight = frames[time].flatten(1)[:, pixels].t(), again[places].double()
+        errors = (now - before[places]).abs().view(-1, 2, 3).mean(2)
+        sums += torch.cat((weight @ errors, weight.sum()[None]))
+        last[places], colours[places] = time, now
+    return sums

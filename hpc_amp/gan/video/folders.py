@@ -27,6 +27,8 @@ class VideoFiles:
     """How many frames each sequence has."""
     flows: list[str | None] | None = None
     """A file for each frame but the first ones of the sequences."""
+    points: list[str] | None = None
+    """A file for each frame."""
 
 
 def scan_videos(
@@ -36,11 +38,13 @@ def scan_videos(
     instances: bool,
     reverse: bool,
     flow: bool,
+    points: bool = False,
 ) -> tuple[VideoFiles, VideoFiles]:
     """The sequences for training and those for evaluation, in the layout of vid2vid: `train_A` has
-    what frames are made from, `train_B` the frames, `train_inst` instance maps and `train_flow`
-    flows, each in one folder for a sequence, under the same names. `test_...` or `val_...` are the
-    same for evaluation. Raises FolderError where a folder or a partner is missing."""
+    what frames are made from, `train_B` the frames, `train_inst` instance maps, `train_flow` flows
+    and `train_points` points, each in one folder for a sequence, under the same names. `test_...`
+    or `val_...` are the same for evaluation. Raises FolderError where a folder or a partner is
+    missing."""
     if not root.is_dir():
         raise FolderError(f"there is no folder {root}: name the folder of the data in root")
     held_out = _held_out(root)
@@ -50,7 +54,9 @@ def scan_videos(
             "folder for each sequence"
         )
     train, test = (
-        _scan_split(root, split, inputs, instances=instances, reverse=reverse, flow=flow)
+        _scan_split(
+            root, split, inputs, instances=instances, reverse=reverse, flow=flow, points=points
+        )
         for split in ("train", held_out)
     )
     return train, test
@@ -66,7 +72,7 @@ def scan_references(
     if held_out is None or not (root / f"{held_out}_ref_B").is_dir():
         return None
     found = _scan_split(
-        root, f"{held_out}_ref", inputs, instances=instances, reverse=reverse, flow=False
+        root, f"{held_out}_ref", inputs, instances=instances, reverse=reverse, flow=False, points=False
     )
     of_frames, of_references = (
         sorted({os.path.dirname(name) for name in by_name(root / f"{held_out}{part}_B")})
@@ -94,6 +100,7 @@ def _scan_split(
     instances: bool,
     reverse: bool,
     flow: bool,
+    points: bool,
 ) -> VideoFiles:
     shown, made = (root / f"{split}_{part}" for part in ("BA" if reverse else "AB"))
     for folder in (shown, made):
@@ -121,7 +128,19 @@ def _scan_split(
         instances=None if maps is None else [maps[name] for name in names],
     )
     flows = _flows(root / f"{split}_flow", sequences) if flow else None
-    return VideoFiles(files, tuple(map(len, sequences)), flows)
+    shown_points = _points(root / f"{split}_points", names) if points else None
+    return VideoFiles(files, tuple(map(len, sequences)), flows, shown_points)
+
+
+def _points(folder: Path, names: Sequence[str]) -> list[str]:
+    """The file of the points of each frame. Raises FolderError if one is missing."""
+    if not folder.is_dir():
+        raise FolderError(f"no points in {folder}: set points=none to do without")
+    paths = [folder / f"{name}.npy" for name in names]
+    for path in paths:
+        if not path.is_file():
+            raise FolderError(f"there are no points {path}")
+    return [str(path) for path in paths]
 
 
 def _flows(folder: Path, sequences: Sequence[Sequence[str]]) -> list[str | None]:

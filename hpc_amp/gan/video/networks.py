@@ -23,6 +23,7 @@ from hpc_amp.gan.layers import ConvBlock, ResidualBlock, Upsample, initialize, u
 from hpc_amp.gan.norms import Spade
 from hpc_amp.gan.spectral import advance, held, spectral_norm
 from hpc_amp.gan.video.config import FlowNetwork, VideoNetworks
+from hpc_amp.gan.video.points import Guidance
 from hpc_amp.gan.video.warp import correlation, warp
 
 WARPED_CHANNELS = 4
@@ -33,10 +34,44 @@ CERTAINTY = 10.0
 """What a move is ahead of another one, before the softmax, where all of a square fits."""
 
 
+class MaskedSpade(Spade):
+    """`Spade` without normalisation, of a map whose last channel is a mask: it sees only the pixels
+    where that is 1, by partial convolutions (Liu et al., 2018). Where none is near, nothing
+    changes."""
+
+    def __init__(self, channels: int, inputs: int, *, hidden: int) -> None:
+        super().__init__(channels, inputs - 1, hidden=hidden, norm="none")
+
+    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+        """The same shape as `x`."""
+        condition = F.interpolate(condition, x.shape[2:], mode="nearest")
+        first, activation = self.shared
+        assert isinstance(first, nn.Conv2d)
+        hidden, mask = partial_conv(first, condition[:, :-1], condition[:, -1:])
+        hidden = activation(hidden)
+        scale, shift = (partial_conv(conv, hidden, mask)[0] for conv in (self.scale, self.shift))
+        return x * (1 + scale) + shift
+
+
+def partial_conv(conv: nn.Conv2d, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """A convolution [B, C, H, W] of stride 1 that keeps the size, of the pixels where `mask`
+    [B, 1, H, W] is 1, times all pixels of its window / those that count; 0 where none does. And the
+    mask of where there is one. The result has the type that the convolution gives."""
+    size, padding = conv.kernel_size, conv.padding
+    assert not isinstance(padding, str)
+    share = F.avg_pool2d(mask.float(), size, stride=1, padding=padding)
+    near = share > 0
+    weight = torch.where(near, 1 / share.clamp(min=1e-6), 0.0)
+    seen = F.conv2d(x * mask, conv.weight, None, padding=padding)
+    bias = 0.0 if conv.bias is None else conv.bias[:, None, None].to(seen.dtype)
+    return (seen * weight.to(seen.dtype) + bias) * near, near.to(mask.dtype)
+
+
 class MultiSpade(nn.Module):
     """Instance normalisation, whose scale and shift come from the label map, and then from each of
-    the `guides`, images with so many channels. `of_labels` is the part of the label map, where it
-    is not a `Spade`."""
+    the `guides`, images with so many channels; one of 0 channels is not seen. `of_labels` is the
+    part of the label map, where it is not a `Spade`. `masked`: of the last guide, only the pixels
+    count where its last channel is 1."""
 
     def __init__(
         self,
@@ -45,22 +80,27 @@ class MultiSpade(nn.Module):
         hidden: int,
         guides: Sequence[int] = (),
         of_labels: nn.Module | None = None,
+        *,
+        masked: bool = False,
     ) -> None:
         super().__init__()
         if of_labels is None:
             of_labels = Spade(channels, condition, hidden=hidden, norm="instance")
         self.of_labels = of_labels
-        self.of_guides = nn.ModuleList(
-            Spade(channels, guide, hidden=hidden, norm="none") for guide in guides
-        )
+        self.of_guides = nn.ModuleDict()
+        for place, guide in enumerate(guides):
+            if masked and place == len(guides) - 1:
+                self.of_guides[str(place)] = MaskedSpade(channels, guide, hidden=hidden)
+            elif guide:
+                self.of_guides[str(place)] = Spade(channels, guide, hidden=hidden, norm="none")
 
     def forward(self, x: Tensor, condition: Any, guides: Sequence[Tensor | None]) -> Tensor:
         """The same shape as `x`. `condition` is what `of_labels` takes, for a `Spade` the label
         map. A guide of None changes nothing; those that this norm does not know are left out."""
         x = self.of_labels(x, condition)
-        for norm, guide in zip(self.of_guides, guides, strict=False):
-            if guide is not None:
-                x = norm(x, guide)
+        for place, guide in enumerate(guides):
+            if guide is not None and str(place) in self.of_guides:
+                x = self.of_guides[str(place)](x, guide)
         return x
 
 
@@ -76,13 +116,15 @@ class FrameBlock(nn.Module):
         networks: VideoNetworks,
         guides: Sequence[int] = (),
         of_labels: Callable[[int], nn.Module] | None = None,
+        *,
+        masked: bool = False,
     ) -> None:
         super().__init__()
         middle = min(inputs, outputs)
 
         def norm(channels: int) -> MultiSpade:
             own = None if of_labels is None else of_labels(channels)
-            return MultiSpade(channels, condition, networks.hidden, guides, own)
+            return MultiSpade(channels, condition, networks.hidden, guides, own, masked=masked)
 
         self.norms = nn.ModuleList([norm(inputs), norm(middle)])
         self.convs = nn.ModuleList(
@@ -184,9 +226,9 @@ class SequenceGenerator(nn.Module):
             *(block(before, after, stride=2) for before, after in itertools.pairwise(channels)),
         )
         self.flow = FlowEstimator(seen, networks.flow, spectral)
-        self.head = self._block(channels[-1], channels[-1], condition, stages)
+        self.head = self.build_block(channels[-1], channels[-1], condition, stages)
         self.up = nn.ModuleList(
-            self._block(before, after, condition, stages - 1 - place)
+            self.build_block(before, after, condition, stages - 1 - place)
             for place, (before, after) in enumerate(itertools.pairwise(reversed(channels)))
         )
         self.last = nn.Conv2d(channels[0], 3, 3, padding=1)
@@ -194,13 +236,14 @@ class SequenceGenerator(nn.Module):
         if networks.flow.norm == "none":
             self.flow.settle()
 
-    def _block(self, inputs: int, outputs: int, condition: int, followers: int) -> FrameBlock:
+    def build_block(self, inputs: int, outputs: int, condition: int, followers: int) -> FrameBlock:
         """The block that so many follow."""
-        networks = self.networks
-        guided = followers < min(networks.warped_stages, networks.stages)
-        return FrameBlock(
-            inputs, outputs, condition, networks, (WARPED_CHANNELS,) if guided else ()
-        )
+        guides = (WARPED_CHANNELS,) if self.sees_warped(followers) else ()
+        return FrameBlock(inputs, outputs, condition, self.networks, guides)
+
+    def sees_warped(self, followers: int) -> bool:
+        """Whether the block that so many follow sees the warped frame before."""
+        return followers < min(self.networks.warped_stages, self.networks.stages)
 
     def forward(
         self,
@@ -213,6 +256,20 @@ class SequenceGenerator(nn.Module):
         one, and its mask [B, N, 1, H, W]; all fp32. With the `previous` frames and conditions
         before, all frames have one. `shown` is what the frames are made from besides, if a subclass
         knows what to do with it."""
+        return self.make(condition, images_before, conditions_before, shown)
+
+    def make(
+        self,
+        condition: Tensor,
+        images_before: Tensor | None,
+        conditions_before: Tensor | None,
+        shown: tuple[Tensor, ...] = (),
+        *,
+        first: Tensor | None = None,
+        guidance: Guidance | None = None,
+    ) -> tuple[Tensor, ...]:
+        """What `forward` returns. `first` [B, 3, H, W] is the first frame, if another network made
+        it. Each further frame sees the image of `guidance`, too, which no gradients go through."""
         repeats = self.networks.checkpointing and torch.is_grad_enabled()
         if repeats:
             # Weights are computed again in the backward pass, and have to be the same.
@@ -221,22 +278,27 @@ class SequenceGenerator(nn.Module):
             context = self._context(*shown)
             made: dict[str, list[Tensor]] = {}
             for time, now in enumerate(condition.unbind(1)):
+                guides = () if guidance is None else (guidance.show(),)
                 if images_before is None or conditions_before is None:
-                    found = self._run(self._first_frame, repeats, now, *context)
+                    if first is None:
+                        found = self._run(self._first_frame, repeats, now, *context)
+                    else:
+                        found = {"frames": first}
                     frame = found["frames"]
                     images_before = frame[:, None].expand(-1, self.networks.previous, -1, -1, -1)
                     conditions_before = now[:, None].expand(-1, images_before.shape[1], -1, -1, -1)
                 else:
                     if time % self.networks.backprop_frames == 0:
                         images_before = images_before.detach()
-                    found = self._run(
-                        self._next_frame, repeats, now, images_before, conditions_before, *context
-                    )
+                    before = images_before, conditions_before
+                    found = self._run(self._next_frame, repeats, now, *before, *guides, *context)
                     frame = found["frames"]
                     images_before = torch.cat((images_before[:, 1:], frame[:, None]), 1)
                     conditions_before = torch.cat((conditions_before[:, 1:], now[:, None]), 1)
                 for name, value in found.items():
                     made.setdefault(name, []).append(value)
+                if guidance is not None:
+                    guidance.add(frame)
         outputs = {name: torch.stack(parts, 1) for name, parts in made.items()}
         frames = outputs["frames"]
         none = {"flows": frames[:, :0, :2], "masks": frames[:, :0, :1]}  # of a single frame
@@ -273,11 +335,13 @@ class SequenceGenerator(nn.Module):
         return features
 
     def _next_frame(
-        self, now: Tensor, images_before: Tensor, conditions_before: Tensor, *context: Tensor
+        self, now: Tensor, images_before: Tensor, conditions_before: Tensor, *guides: Tensor
     ) -> dict[str, Tensor]:
         seen, warped, flow, mask = self._look_back(now, images_before, conditions_before)
-        drawn = self._decode(self.encoder(seen), now, (guide(warped, mask, now.dtype),))
-        return {"frames": mask * drawn + (1 - mask) * warped, "flows": flow, "masks": mask}
+        others = (each.to(now.dtype) for each in guides)
+        shown = guide(warped, mask, now.dtype), *others
+        drawn = self._decode(self.encoder(seen), now, shown)
+        return {"frames": self.combine(drawn, warped, mask), "flows": flow, "masks": mask}
 
     def _look_back(
         self, now: Tensor, images_before: Tensor, conditions_before: Tensor
@@ -291,6 +355,10 @@ class SequenceGenerator(nn.Module):
         fits = correlation(now, conditions_before[:, -1], radius) if radius else None
         flow, mask = self.flow(seen, fits)
         return seen, warp(images_before[:, -1], flow), flow, mask
+
+    def combine(self, drawn: Tensor, warped: Tensor, mask: Tensor) -> Tensor:
+        """A frame, of what the blocks drew and of the warped frame before."""
+        return mask * drawn + (1 - mask) * warped
 
     def _decode(self, x: Tensor, condition: Any, guides: Sequence[Tensor | None] = ()) -> Tensor:
         x = self.head(x, condition, guides)

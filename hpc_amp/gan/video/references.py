@@ -17,6 +17,7 @@ from hpc_amp.gan.data.sets import Members, PairedParts, PairedSet, number_labels
 from hpc_amp.gan.video.batches import VideoBatch, conditions
 from hpc_amp.gan.video.config import ReferenceData
 from hpc_amp.gan.video.flows import FlowSource, show_flow
+from hpc_amp.gan.video.points import PointSource
 from hpc_amp.gan.video.sets import VideoSet
 from hpc_amp.gan.video.warp import inside
 
@@ -76,13 +77,14 @@ class ReferenceSet(VideoSet):
         self,
         parts: PairedParts,
         lengths: Sequence[int],
-        flows: FlowSource | None,
         data: ReferenceData,
+        flows: FlowSource | None,
+        points: PointSource | None,
         *,
         given: tuple[PairedParts, Sequence[int]] | None = None,
         truth: Truth | None = None,
     ) -> None:
-        super().__init__(parts, lengths, flows, data)
+        super().__init__(parts, lengths, data, flows, points)
         self.truth = truth
         self.sources, counts = (self.pairs, self.lengths)
         self.given_starts: tuple[int, ...] | None = None

@@ -15,6 +15,7 @@ from hpc_amp.gan.data.sets import Members, PairedParts, PairedSet, SampleSet, nu
 from hpc_amp.gan.video.batches import VideoBatch
 from hpc_amp.gan.video.config import VideoData
 from hpc_amp.gan.video.flows import FlowSource, show_flow
+from hpc_amp.gan.video.points import PointSource, show_points
 from hpc_amp.gan.video.warp import inside
 
 
@@ -31,13 +32,15 @@ class VideoSet(SampleSet[VideoBatch]):
         self,
         parts: PairedParts,
         lengths: Sequence[int],
-        flows: FlowSource | None,
         data: VideoData,
+        flows: FlowSource | None,
+        points: PointSource | None,
     ) -> None:
         super().__init__(len(lengths))
         self.pairs = PairedSet(parts, data)
         self.lengths = tuple(lengths)
         self.flows = flows
+        self.points = points
         self.data = data
         self.starts = (0, *itertools.accumulate(lengths))
         if min(lengths) < 2:
@@ -65,8 +68,12 @@ class VideoSet(SampleSet[VideoBatch]):
         for name in ("labels", "instances"):
             if name in sample:
                 sample[name] = sample[name].int()  # bytes are pixels of images
+        view = random_view(self.data, seed) if training else whole_view(self.data)
+        if self.points is not None:
+            sample["points"] = torch.stack(
+                [show_points(self._points(number), view) for number in numbers]
+            )
         if self.flows is not None:
-            view = random_view(self.data, seed) if training else whole_view(self.data)
             flows = [show_flow(*self._flow(number), view) for number in numbers[1:]]
             sample["flows"] = torch.stack([flow for flow, _ in flows])
             sample["known"] = torch.stack([known for _, known in flows])
@@ -79,6 +86,11 @@ class VideoSet(SampleSet[VideoBatch]):
         if training:
             first += Random(f"{seed} start").randrange(self.lengths[sequence] - frames + 1)
         return range(first, first + frames)
+
+    def _points(self, number: int) -> Tensor:
+        assert self.points is not None
+        width, height = self.pairs.parts.images.open(number).size
+        return self.points(number, (height, width))
 
     def _flow(self, number: int) -> tuple[Tensor, Tensor]:
         assert self.flows is not None
@@ -107,4 +119,5 @@ class VideoSet(SampleSet[VideoBatch]):
             inputs=members.get("inputs"),
             flows=flows,
             known=known,
+            points=members.get("points"),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,13 @@ from hpc_amp.gan.penalties import r1_penalty
 from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR
 from hpc_amp.gan.video.batches import VideoBatch, conditions
 from hpc_amp.gan.video.config import VideoTrain
-from hpc_amp.gan.video.consistency import consistency_sums, flow_loss, mask_loss, warp_loss
+from hpc_amp.gan.video.consistency import (
+    consistency_sums,
+    flow_loss,
+    mask_loss,
+    revisit_sums,
+    warp_loss,
+)
 from hpc_amp.gan.video.discriminators import TemporalDiscriminator, judge_windows, time_windows
 from hpc_amp.gan.video.networks import SequenceGenerator
 from hpc_amp.gan.video.regions import RegionDiscriminator, crop, squares
@@ -30,6 +36,11 @@ from hpc_amp.tasks.base import Losses, Networks, Phase, TrainingData
 TEMPORAL, REGION = f"temporal_{DISCRIMINATOR}", f"region_{DISCRIMINATOR}"
 PICTURE_FRAMES = 10
 """Columns of a picture."""
+
+
+FrameMaker = Callable[[Path, Tensor, Tensor | None, Tensor | None], Tensor]
+"""Makes a frame [1, 1, 3, H, W] of the input in a file: from its condition [1, 1, C, H, W] and,
+after the first frame, the newest frames and conditions, [1, N, ...] both."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,7 +61,8 @@ class VideoGan(ComparedGan):
 
     Metrics: `frechet_random`, `l1`, `psnr`, `ssim` of frames against the true ones, on the
     synthetic set `label_agreement`, and with reference flow `flow_error`, `warping_error` and
-    `warping_error_real` (see `hpc_amp.gan.video.consistency`).
+    `warping_error_real` (see `hpc_amp.gan.video.consistency`). With points, `revisit_error` and
+    `revisit_error_real`; with `evaluation.round_trip`, `round_trip`.
     """
 
     train: VideoTrain
@@ -216,10 +228,10 @@ class VideoGan(ComparedGan):
                 losses["region_features"] = feature_matching_loss(
                     real_features, fake_features, shares
                 )
-        return {**losses, **self.flow_losses(batch, video)}
+        return {**losses, **self.sequence_losses(batch, video)}
 
-    def flow_losses(self, batch: VideoBatch, video: MadeVideo) -> Losses:
-        """Those of flows and masks."""
+    def sequence_losses(self, batch: VideoBatch, video: MadeVideo) -> Losses:
+        """Those of flows and masks, and what else a model has."""
         weights = self.loss_weights()
         losses: dict[str, Tensor] = {}
         if weights["flow"]:
@@ -278,7 +290,13 @@ class VideoGan(ComparedGan):
         """Sums over the batch; the features of its frames stay here until `summarize`."""
         if self._shown is None:
             self._shown = batch.first(self.train.evaluation.pictures)
-        return self.video_sums(*self.render(batch, networks), batch)
+        sums = self.video_sums(*self.render(batch, networks), batch)
+        if self.train.evaluation.round_trip:
+            there_and_back, _ = self.render(batch.there_and_back(), networks)
+            ends = there_and_back[:, 0].double() - there_and_back[:, -1].double()
+            sums["round_trip"] = ends.abs().mean((1, 2, 3)).sum()
+            sums["sequences"] = torch.tensor(float(len(batch)), dtype=torch.float64)
+        return sums
 
     def video_sums(self, made: Tensor, flows: Tensor, batch: VideoBatch) -> dict[str, Tensor]:
         """Sums over frames [B, T, 3, H, W] and flows [B, T - 1, 2, H, W] that were made of
@@ -286,16 +304,22 @@ class VideoGan(ComparedGan):
         sums = self.compare(made.flatten(0, 1), batch.frames)
         if batch.flows is not None and batch.known is not None:
             sums |= consistency_sums(made, flows, batch.images, batch.flows, batch.known)
+        if batch.points is not None:
+            sums |= revisit_sums(made, batch.images, batch.points)
         return sums
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         """The metrics of the class. A collective call."""
         found = self._distances.distances()
+        counts = {
+            "flow_error": "known",
+            **dict.fromkeys(("warping_error", "warping_error_real"), "known"),
+            **dict.fromkeys(("revisit_error", "revisit_error_real"), "revisited"),
+            "round_trip": "sequences",
+        }
         for name, value in sums.items():
-            if name in ("images", "known"):
-                continue
-            of_flow = name == "flow_error" or name.startswith("warping_error")
-            found[name] = value / max(sums["known" if of_flow else "images"], 1.0)
+            if name != "images" and name not in counts.values():
+                found[name] = value / max(sums[counts.get(name, "images")], 1.0)
         return found
 
     def picture_rows(self, networks: Networks) -> Tensor:
@@ -330,19 +354,30 @@ class VideoGan(ComparedGan):
         the generator. Raises DataError."""
         return ()
 
+    def frame_maker(
+        self, files: Sequence[Path], request: Request, networks: Networks
+    ) -> FrameMaker:
+        """What makes the frames of the sequence of `files`, one after another."""
+        context = self.generation_context(files, request)
+
+        def make(file: Path, now: Tensor, images: Tensor | None, shown: Tensor | None) -> Tensor:
+            made: Tensor = networks[GENERATOR](now, images, shown, *context)[0]
+            return made
+
+        return make
+
     def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
         """A frame from each file; each folder is a sequence. Only the newest frames are kept, so
         that a sequence may have any length."""
-        generator = networks[GENERATOR]
         previous = self.train.networks.previous
         for files in self.generation_parts(request):
-            context = self.generation_context(files, request)
+            make = self.frame_maker(files, request, networks)
             images: Tensor | None = None
             shown: Tensor | None = None
             for file in files:
                 batch = read_inputs([file], request, self.train.images, self.device)
                 now = condition(batch, self.train.images)[:, None]
-                made, *_ = generator(now, images, shown, *context)
+                made = make(file, now, images, shown)
                 if images is None or shown is None:
                     images = made.expand(-1, previous, -1, -1, -1)
                     shown = now.expand(-1, previous, -1, -1, -1)

@@ -164,9 +164,8 @@ class ReferenceGenerator(SequenceGenerator):
         else:
             initialize(self.reference_flow, "xavier")
 
-    def _block(self, inputs: int, outputs: int, condition: int, followers: int) -> FrameBlock:
+    def build_block(self, inputs: int, outputs: int, condition: int, followers: int) -> FrameBlock:
         networks = self.networks
-        guided = followers < min(networks.warped_stages, networks.stages)
         if followers < networks.references.blocks:
             of_labels: partial[nn.Module] = partial(
                 AdaptiveSpade,
@@ -179,7 +178,7 @@ class ReferenceGenerator(SequenceGenerator):
                 _CommonSpade, inputs=condition, hidden=networks.hidden, norm="instance"
             )
         features = networks.references.channels
-        guides = (features, *(WARPED_CHANNELS,) * 2) if guided else (features,)
+        guides = (features, *(WARPED_CHANNELS,) * 2) if self.sees_warped(followers) else (features,)
         return FrameBlock(inputs, outputs, condition, networks, guides, of_labels)
 
     def _context(self, *shown: Tensor) -> tuple[Tensor, ...]:

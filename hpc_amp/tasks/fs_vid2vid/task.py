@@ -88,10 +88,10 @@ class FsVid2vid(VideoGan):
             "reference_mask": losses.reference_mask,
         }
 
-    def flow_losses(self, batch: Any, video: Any) -> Losses:
-        """Those of flows and masks."""
+    def sequence_losses(self, batch: Any, video: Any) -> Losses:
+        """Those of flows and masks, also to the references."""
         weights = self.loss_weights()
-        losses = dict(super().flow_losses(batch, video))
+        losses = dict(super().sequence_losses(batch, video))
         if weights["reference_warp"]:
             samples = torch.arange(len(video.chosen), device=video.chosen.device)[:, None]
             references = batch.references[samples, video.chosen]
