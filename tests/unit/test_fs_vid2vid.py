@@ -336,10 +336,10 @@ def test_losses_are_of_the_reference_that_was_warped(tmp_path: Path) -> None:
             reference_flows=batch.reference_flows[:, :, number],
             reference_masks=1 - known[:, :, None].float(),
         )
-        losses = task.flow_losses(batch, right)
+        losses = task.sequence_losses(batch, right)
         assert losses["reference_flow"] == 0 and losses["reference_mask"] == 0
         other = dataclasses.replace(right, chosen=1 - chosen)
-        losses_of_other = task.flow_losses(batch, other)
+        losses_of_other = task.sequence_losses(batch, other)
         assert losses_of_other["reference_flow"] > 0.1
         assert losses_of_other["reference_warp"] > losses["reference_warp"]
 

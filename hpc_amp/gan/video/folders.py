@@ -72,7 +72,13 @@ def scan_references(
     if held_out is None or not (root / f"{held_out}_ref_B").is_dir():
         return None
     found = _scan_split(
-        root, f"{held_out}_ref", inputs, instances=instances, reverse=reverse, flow=False, points=False
+        root,
+        f"{held_out}_ref",
+        inputs,
+        instances=instances,
+        reverse=reverse,
+        flow=False,
+        points=False,
     )
     of_frames, of_references = (
         sorted({os.path.dirname(name) for name in by_name(root / f"{held_out}{part}_B")})
