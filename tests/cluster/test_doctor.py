@@ -8,6 +8,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -201,30 +202,32 @@ def test_a_bind_that_one_node_lacks(desk: Desk) -> None:
     assert f"/proc/net/dev_snmp6/{name}" in finding["what"]
 
 
-def test_an_unreadable_image(desk: Desk) -> None:
-    """root may read everything, so somebody else asks."""
-    image = desk.folder / "private.sif"
-    image.write_bytes(Path(desk.cluster.image).read_bytes()[:4096])
-    image.chmod(0o600)
-    for folder in (desk.folder, *desk.folder.parents):
-        if str(folder).startswith("/tmp/pytest"):
-            folder.chmod(0o755)
-    home = desk.folder / "home"
-    home.mkdir(mode=0o777)
-    home.chmod(0o777)
+def test_an_unreadable_image(cluster: Cluster) -> None:
+    """root may read everything, so somebody else asks, in a folder that is not pytest's: each
+    pytest that starts on this machine closes that one to others."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        desk = Desk(cluster, Path(folder))
+        image = desk.folder / "private.sif"
+        image.write_bytes(Path(cluster.image).read_bytes()[:4096])
+        image.chmod(0o600)
+        home = desk.folder / "home"
+        home.mkdir()
+        home.chmod(0o777)
 
-    shown = subprocess.run(
-        [
-            *("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-m"),
-            *("hpc_amp", "doctor", "../job.yaml", "--json", *desk.cluster.overrides),
-            f"container.image={image}",
-        ],
-        cwd=home,
-        env={**desk.cluster.environ, "HOME": str(home)},
-        text=True, capture_output=True, timeout=300,
-    )  # fmt: skip
+        shown = subprocess.run(
+            [
+                *("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable),
+                *("-m", "hpc_amp", "doctor", "../job.yaml", "--json", *cluster.overrides),
+                f"container.image={image}",
+            ],
+            cwd=home,
+            env={**cluster.environ, "HOME": str(home), "XDG_STATE_HOME": str(home / "state")},
+            text=True, capture_output=True, timeout=300,
+        )  # fmt: skip
 
-    assert shown.returncode == 1, shown.stdout + shown.stderr
+    said = f"stdout: {shown.stdout}\nstderr: {shown.stderr}"
+    assert shown.returncode == 1 and shown.stdout, said
     (finding,) = [entry for entry in json.loads(shown.stdout) if entry["id"] == "img.local"]
     assert finding["severity"] == "error"
     assert str(image) in finding["what"] and "cannot be read" in finding["what"]
