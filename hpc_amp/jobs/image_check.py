@@ -127,7 +127,8 @@ def check_image(plan: Plan, client: Client) -> Findings:
         if record is not None:
             _write(record, start.image)
         return
-    if missing or _from_outside(start, answer) or _setup_may_matter(plan):
+    by_name = not plan.container.is_path(start.image)  # the nodes may have another one
+    if by_name or missing or _from_outside(start, answer) or _setup_may_matter(plan):
         why = "the job ends at its start, unless its setup or its nodes provide it"
         yield Finding("img.python", "warning", problem, why)
         return
@@ -171,21 +172,22 @@ def _problem(start: _Start, answer: _Answer, *, trains: bool) -> str:
 
 def _start_of(plan: Plan) -> tuple[_Start, list[str]]:
     """What the job starts in its image, and the binds whose source is not on this machine. The
-    folders of the run, which do not exist yet, are left out."""
-    own = (plan.run_dir, plan.shared_code)
-    binds = [
-        text
-        for text in plan.binds
-        if not any(Path(text.partition(":")[0]).is_relative_to(folder) for folder in own)
-    ]
-    missing = [text for text in binds if not os.path.exists(text.partition(":")[0])]
+    folders of the new run or campaign, and the copies of the package, are left out."""
+    binds, missing = [], []
+    for text in plan.binds:
+        source = Path(text.partition(":")[0])
+        if source.exists():
+            if source != plan.shared_code:
+                binds.append(text)
+        elif not (source.is_relative_to(plan.run_dir) or plan.run_dir.is_relative_to(source)):
+            missing.append(text)
     env = {**plan.site.env, **plan.job.container.env}
     variables = {name: value for name, value in env.items() if name.startswith("PYTHON")}
     start = _Start(
         runtime=type(plan.container),
         image=str(plan.job.container.image),
         python=plan.python,
-        binds=tuple(text for text in binds if text not in missing),
+        binds=tuple(binds),
         args=(*plan.site.container_args, *plan.job.container.args),
         variables=json.dumps({"PYTHONNOUSERSITE": "1", **variables}, sort_keys=True),
     )
@@ -231,10 +233,17 @@ def _ask(start: _Start) -> _Answer | None:
         if line.startswith(_MARK):
             return _Answer(**json.loads(line[len(_MARK) :]))
     said, _ = container.explain(f"{errors}\n{output}")
-    lacks = re.search(r"not found|no such file", said, re.IGNORECASE)
-    if status != 0 and start.python in said and lacks and "shared librar" not in said:
+    if status != 0 and _names_missing(said, start.python):
         return _Answer(python=None, prefix="", torch=None)
     return None
+
+
+def _names_missing(said: str, program: str) -> bool:
+    """Whether the last message of a container runtime says that the image has no such program. A
+    library that the program needs is not meant, nor a path that contains its name."""
+    word = rf"(?<![\w./-]){re.escape(program)}(?![\w./-])"
+    missing = re.search(r"not found|no such file", said, re.IGNORECASE)
+    return bool(missing and re.search(word, said)) and "shared librar" not in said
 
 
 # ---- the record ----------------------------------------------------------------------------------
