@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commands import PATIENT
 from support.container import sif
 from support.stubs import StubHost
 from support.waiting import wait_until
@@ -86,15 +87,6 @@ def records(host: StubHost) -> list[Path]:
     return sorted((host.folder / "state-home" / "hpc-amp" / "images").iterdir())
 
 
-def hpc_amp(host: StubHost, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command, which waits for the image as long as it takes."""
-    program = (
-        "from hpc_amp.jobs import image_check\nimage_check.LOOK_SECONDS = 600\n"
-        "from hpc_amp.cli import main\nmain()"
-    )
-    return host.python("-c", program, *words)
-
-
 # ---- the commands --------------------------------------------------------------------------------
 
 
@@ -114,7 +106,7 @@ def test_an_image_without_torch_is_refused(
     container = {"image": str(host.image), "python": str(bare)}
     host.write_job({"name": "x", "site": "slurm", "container": container, **TRAIN})
     command, *rest = words.split()
-    result = hpc_amp(host, command, "job.yaml", "job.gpus_per_node=1", *rest)
+    result = host.python(*PATIENT, command, "job.yaml", "job.gpus_per_node=1", *rest)
     assert result.returncode == 2, result.stderr
     what = f"hpc-amp: {bare} in the image {host.image} has no torch, which training needs"
     assert result.stderr.startswith(what)
@@ -127,7 +119,7 @@ def test_an_image_without_torch_is_refused(
 def test_the_check_can_be_left_out(host: StubHost, bare: Path) -> None:
     container = {"image": str(host.image), "python": str(bare)}
     host.write_job({"name": "x", "site": "slurm", "container": container, **TRAIN})
-    assert hpc_amp(host, "submit", "job.yaml", "--no-check").returncode == 0
+    assert host.python(*PATIENT, "submit", "job.yaml", "--no-check").returncode == 0
     assert starts(host) == 0
 
 
