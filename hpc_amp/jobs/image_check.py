@@ -117,9 +117,8 @@ def check_image(plan: Plan, client: Client) -> Findings:
             fix = "get an image for the nodes: hpc-amp container pull --arch"
             yield Finding("img.arch", "error", what, "the job would end at its start", fix)
             return
-        if architecture not in (None, machine()):
-            return  # its programs do not run here
-        answer = _ask(start)
+        runs_here = architecture in (None, machine())
+        answer = _ask(start) if runs_here else None
     except HpcAmpError:
         return  # this machine does not have the container runtime
     problem = _problem(start, answer, trains=trains) if answer is not None else ""
