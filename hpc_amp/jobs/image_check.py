@@ -170,18 +170,22 @@ def _problem(start: _Start, answer: _Answer, *, trains: bool) -> str:
 
 
 def _start_of(plan: Plan) -> tuple[_Start, list[str]]:
-    """What the job starts in its image, and the binds whose source is not on this machine. The
-    folders of the new run or campaign, and the copies of the package, are left out."""
+    """What the job starts in its image, and the binds whose source is not on this machine. A folder
+    that hpc-amp binds itself, such as the working directory, is left out if Python is not told to
+    look there. So jobs in several folders share a record."""
+    env = {**plan.site.env, **plan.job.container.env}
+    variables = {name: value for name, value in env.items() if name.startswith("PYTHON")}
+    named = " ".join([plan.python, *variables.values()])
+    declared = {*plan.site.bind, *plan.job.container.bind}
     binds, missing = [], []
     for text in plan.binds:
         source = Path(text.partition(":")[0])
+        if text not in declared and str(source) not in named:
+            continue
         if source.exists():
-            if source != plan.shared_code:
-                binds.append(text)
-        elif not (source.is_relative_to(plan.run_dir) or plan.run_dir.is_relative_to(source)):
+            binds.append(text)
+        elif not plan.run_dir.is_relative_to(source):  # else it is the folder of a new campaign
             missing.append(text)
-    env = {**plan.site.env, **plan.job.container.env}
-    variables = {name: value for name, value in env.items() if name.startswith("PYTHON")}
     start = _Start(
         runtime=type(plan.container),
         image=str(plan.job.container.image),

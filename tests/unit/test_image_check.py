@@ -318,6 +318,21 @@ def test_an_image_is_started_once(host: StubHost, says: Make) -> None:
     assert starts(host) == 2
 
 
+def test_jobs_in_several_folders_share_a_record(host: StubHost, says: Make) -> None:
+    """Unless Python is told to look in the folder."""
+    python = says()
+    (host.work / "more").mkdir()
+    container = {"image": str(host.image), "python": str(python)}
+    for folder in (host.work, host.work / "more"):
+        plan = host.plan({"container": container, **TRAIN}, cwd=folder)
+        assert list(check_image(plan, Client(600))) == []
+    assert starts(host) == 1
+    own = {"env": {"PYTHONPATH": str(host.work / "packages")}}
+    assert found(host, python, {**TRAIN, "container": own}) == []
+    (_, words) = [words for words in host.calls("apptainer") if words[0] == "exec"]
+    assert str(host.work) in words
+
+
 def test_what_was_wrong_is_looked_at_again(host: StubHost, says: Make) -> None:
     """It may have been mended, deep in a folder."""
     assert found(host, says(torch=None)) != []
