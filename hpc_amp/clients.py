@@ -1,4 +1,4 @@
-"""Run the commands of an unknown cluster, each within a bound of time."""
+"""Run commands of this machine, each within a bound of time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hpc_amp.resources import Which
 
@@ -47,7 +47,7 @@ class Clients:
         if command[0] in self._silent:
             return ""
         try:
-            status, output, errors = self._run([program, *command[1:]])
+            status, output, errors = run_in_time([program, *command[1:]], self._seconds)
         except OSError as error:
             self._record(shown, f"does not run: {error.strerror}")
             return ""
@@ -68,28 +68,38 @@ class Clients:
         if text not in self.unread:
             self.unread.append(text)
 
-    def _run(self, command: Sequence[str]) -> tuple[int, str, str]:
-        """Run a command in a session of its own, so that also the children of a wrapper script end
-        when the time is over or Ctrl-C comes."""
-        process = subprocess.Popen(
-            command,
-            text=True,
-            errors="replace",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        try:
-            output, errors = process.communicate(timeout=self._seconds)
-        except BaseException:
-            _end(process)
-            # Not read to their end: a process that left the session may still have them open.
-            for pipe in (process.stdout, process.stderr):
-                if pipe is not None:
-                    pipe.close()
-            raise
-        return process.returncode, output, errors
+
+def run_in_time(
+    command: Sequence[str],
+    seconds: float,
+    *,
+    environ: Mapping[str, str] | None = None,
+    folder: str | None = None,
+) -> tuple[int, str, str]:
+    """Run a command, and return its status, output and error output. It has a session of its own,
+    so that also the children of a wrapper script end when the time is over or Ctrl-C comes. Raises
+    OSError if it does not start, and subprocess.TimeoutExpired."""
+    process = subprocess.Popen(
+        command,
+        text=True,
+        errors="replace",
+        env=environ,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        output, errors = process.communicate(timeout=seconds)
+    except BaseException:
+        _end(process)
+        # Not read to their end: a process that left the session may still have them open.
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+        raise
+    return process.returncode, output, errors
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -12,7 +12,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the re
 no_check_option = click.option(
     "--no-check",
     is_flag=True,
-    help="Submit without checking the limits of the queue, the program and the names of networks.",
+    help="Submit without checking the limits of the queue, the program, the names of networks and "
+    "the image.",
 )
 runs_dir_option = click.option(
     "--runs-dir",

@@ -15,10 +15,19 @@ from hpc_amp.resources import resource_folder
 
 def named_files(kind: Literal["sites", "fabrics"]) -> dict[str, Path]:
     """The YAML files of a kind by name, without `.yaml`. If two folders have a file of the same
-    name, the first folder's counts. Raises ConfigError if `$HPC_AMP_SITES` is not a folder."""
+    name, the first folder's counts. Raises ConfigError if `$HPC_AMP_SITES` is not a folder, or if
+    one of the folders cannot be read."""
     files: dict[str, Path] = {}
     for folder in _folders(kind):
-        for path in sorted(folder.glob("*.yaml")):
+        try:
+            names = os.listdir(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise ConfigError(
+                f"{folder} cannot be read: {error.strerror}", hint="check its permissions"
+            ) from None
+        for path in sorted(folder / name for name in names if name.endswith(".yaml")):
             files.setdefault(path.stem, path)
     return files
 
@@ -61,7 +70,7 @@ def _folders(kind: Literal["sites", "fabrics"]) -> list[Path]:
     own = os.environ.get("HPC_AMP_SITES")
     if not own:
         return folders
-    if not Path(own).is_dir():
+    if not os.path.isdir(own):
         raise ConfigError(
             f"there is no folder {own}", where="$HPC_AMP_SITES", hint="correct or unset it"
         )

@@ -164,14 +164,15 @@ class Container(ABC):
         image: str,
         *,
         binds: Sequence[str] = (),
+        args: Sequence[str] = (),
         gpu: bool = False,
         clean: bool = False,
         which: Which = shutil.which,
     ) -> list[str]:
         """The words before a command that runs in an image on this machine, in the image's root
-        folder. `binds` are mounted if their sources exist. `gpu`: with the node's GPU driver.
-        `clean`: without this shell's environment. Raises HpcAmpError if this machine cannot run the
-        image."""
+        folder. `binds` are mounted if their sources exist. `args` are further options. `gpu`: with
+        the node's GPU driver. `clean`: without this shell's environment. Raises HpcAmpError if this
+        machine cannot run the image."""
         raise HpcAmpError(f"hpc-amp does not look into images of {self.title}")
 
     def explain(self, output: str) -> tuple[str, str | None]:
@@ -241,6 +242,12 @@ class Container(ABC):
         raise UsageError(
             f"hpc-amp builds no images for {self.title}", hint="use the runtime's own commands"
         )
+
+
+def environment_of(container: Container, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of this shell without the variables that a launch script removes."""
+    removed = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "LC_ALL", *container.handled}
+    return {name: value for name, value in environ.items() if name not in removed}
 
 
 def not_found(what: str, *, needed: bool, elsewhere: str, hint: str = "") -> Finding:

@@ -242,6 +242,7 @@ def _inside(request: CheckedRequest, plan: Plan | None) -> list[Finding]:
             container,
             python=plan.python if plan is not None else "python3",
             binds=binds,
+            args=request.options,
             env=env,
             trains=job.train is not None,
             gpus=job.resources.gpus_per_node,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpc_amp.containers.base import Container
+from hpc_amp.containers.base import Container, environment_of
 from hpc_amp.containers.inspect import SUPPORT, driver_here
 from hpc_amp.containers.ngc import OLDEST_PYTHON, OLDEST_TORCH, support, table, version
 from hpc_amp.errors import HpcAmpError
@@ -56,19 +56,20 @@ def look_inside(
     *,
     python: str = "python3",
     binds: Sequence[str] = (),
+    args: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     trains: bool = True,
     gpus: int = 0,
 ) -> Findings:
     """Start the image, run a probe in it, and judge the answers.
 
-    `python` and `binds` are those of the job, `env` has the variables that the job sets in the
-    container, `trains` says whether the job uses built-in training, and `gpus` is the number of
-    GPUs that the job uses on each node.
+    `python`, `binds` and the options `args` are those of the job, `env` has the variables that the
+    job sets in the container, `trains` says whether the job uses built-in training, and `gpus` is
+    the number of GPUs that the job uses on each node.
     """
     driver = driver_here()
     try:
-        words = container.words_here(image, binds=binds, gpu=driver is not None)
+        words = container.words_here(image, binds=binds, args=args, gpu=driver is not None)
     except HpcAmpError as error:
         yield Finding("rt.start", "unknown", error.message, where="image")
         return
@@ -77,7 +78,7 @@ def look_inside(
         ended = subprocess.run(
             [*words, python, "-B", "-"],
             input=probe.encode(),
-            env={**_plain(os.environ, container), "PYTHONNOUSERSITE": "1"},
+            env={**environment_of(container, os.environ), "PYTHONNOUSERSITE": "1"},
             capture_output=True,
             timeout=_TIMEOUT,
             cwd="/",
@@ -100,12 +101,6 @@ def look_inside(
         return
     yield _finding("rt.start", "good", "the container starts")
     yield from judge(facts, more, env or {}, trains=trains, gpus=gpus, driver=driver)
-
-
-def _plain(environ: Mapping[str, str], container: Container) -> dict[str, str]:
-    """The environment without the variables that the launch script removes."""
-    removed = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "LC_ALL", *container.handled}
-    return {name: value for name, value in environ.items() if name not in removed}
 
 
 def _lines(output: bytes) -> tuple[dict[str, Any], dict[str, Any]]:

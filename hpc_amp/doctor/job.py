@@ -141,8 +141,11 @@ def check_architecture(request: CheckedRequest, architecture: str | None) -> Fin
     if architecture is None:
         yield Finding("img.arch", "unknown", "the architecture of the image is not known")
         return
-    nodes = {machine()} if request.here else request.scheduler.node_architectures(request.job)
-    nodes = {go_name(name) for name in nodes}
+    nodes = {machine()}
+    if not request.here:
+        client = Client(_ANSWER_SECONDS)
+        found = request.scheduler.node_architectures(request.job, client)
+        nodes = {go_name(name) for name in found}
     why = "programs for one architecture do not run on another"
     fix = "pull or build the image for the nodes: hpc-amp container pull --arch"
     if not nodes:

@@ -1,5 +1,5 @@
 """Refuse a job that cannot run, before it is submitted. These are the checks of `doctor` that take
-less than a second and start nothing but the scheduler's own commands."""
+less than a second. They ask the scheduler's own commands, and start an image when it is new."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.errors import ConfigError
 from hpc_amp.finding import Finding, Severity
+from hpc_amp.jobs.image_check import check_image
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.schedulers.base import Client
 
@@ -54,15 +55,22 @@ def check_names(job: Job) -> Iterator[Finding]:
 
 def refuse_impossible(plan: Plan, client: Client) -> list[str]:
     """Raise ConfigError if a job can never run: the scheduler's limits do not allow it, its program
-    does not exist, or a name is not known. Returns the warnings, one line each."""
-    found = [
-        *check_names(plan.job),
-        *plan.scheduler.check_limits(plan.job, plan.site, client),
-        *check_program(plan.job, plan.site, plan.submitted_from),
-    ]
-    for finding in found:
+    does not exist, a name is not known, or its image has no suitable Python. Returns the warnings,
+    one line each."""
+    warnings = []
+    for finding in _checks(plan, client):
         if finding.severity == "error":
             raise ConfigError(
                 finding.what, hint=f"{finding.fix} (--no-check submits the job all the same)"
             )
-    return [f"{one.what}: {one.why}" for one in found if one.severity == "warning"]
+        if finding.severity == "warning":
+            warnings.append(f"{finding.what}: {finding.why}")
+    return warnings
+
+
+def _checks(plan: Plan, client: Client) -> Iterator[Finding]:
+    """The findings of all checks. The image is last, because it may have to be started."""
+    yield from check_names(plan.job)
+    yield from plan.scheduler.check_limits(plan.job, plan.site, client)
+    yield from check_program(plan.job, plan.site, plan.submitted_from)
+    yield from check_image(plan, client)

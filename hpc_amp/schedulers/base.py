@@ -280,9 +280,9 @@ class Scheduler(ABC):
         the site's defaults. Default: none."""
         yield from ()
 
-    def node_architectures(self, job: Job) -> set[str]:
+    def node_architectures(self, job: Job, client: Client) -> set[str]:
         """The architectures of the nodes that a job may get, in the form of `uname -m`. Empty if
-        the scheduler does not report them."""
+        the scheduler does not report them to `client`."""
         return set()
 
     def log_files(self, directives: Sequence[str]) -> Iterator[tuple[str, Path]]:

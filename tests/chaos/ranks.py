@@ -58,7 +58,7 @@ class Attempt:
             if time.monotonic() > end or (not self.living() and not condition()):
                 self.kill()
                 pytest.fail(f"this did not come about:\n{self.said()}")
-            time.sleep(0.01)
+            time.sleep(0.03)
 
     def kill(self) -> None:
         """SIGKILL to those that live."""

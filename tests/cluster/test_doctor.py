@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 import yaml
+from support import commands
 from support.cluster import Cluster
+from support.images import unpack
 
 from hpc_amp.doctor.machine import check_tmp
 
@@ -75,6 +77,17 @@ class Desk:
         lines = shown.stdout.splitlines()
         assert len(lines) == 2, shown.stdout + shown.stderr
         return shown.stderr, json.loads(lines[1])
+
+    def patiently(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`hpc-amp`, which waits for an image as long as it takes."""
+        environ = self.cluster.environ
+        return commands.python(*commands.PATIENT, *words, cwd=self.folder, environ=environ)
+
+    def refused(self, *overrides: str) -> str:
+        """What is said of a job that is not submitted."""
+        shown = self.patiently("submit", "job.yaml", *self.cluster.overrides, *overrides)
+        assert shown.returncode == 2, shown.stdout + shown.stderr
+        return shown.stderr
 
     @property
     def ranks(self) -> list[dict[str, Any]]:
@@ -258,11 +271,39 @@ def test_an_image_for_another_architecture(desk: Desk) -> None:
     make_foreign(image)
 
     found = desk.doctor_job(f"container.image={image}", status=1)
-    finding = desk.is_stopped("img.arch", f"container.image={image}")
+    refused = desk.refused(f"container.image={image}")
+    finding = desk.is_stopped("img.arch", f"container.image={image}", "--no-check")
 
     assert found["img.arch"]["severity"] == "error"
     assert "arm64" in found["img.arch"]["what"] and "amd64" in found["img.arch"]["what"]
+    assert refused.startswith(f"hpc-amp: the image {image} is for arm64, and the nodes are amd64; ")
     assert "arm64" in finding["what"]
+
+
+def test_an_image_without_torch_is_refused(desk: Desk) -> None:
+    """Until it has one, without which the preflight would end the job."""
+    image, packages = desk.folder / "root", "opt/own/packages"
+    unpack(Path(desk.cluster.image), image)
+    (desk.folder / "job.yaml").write_text("name: untrained\ntrain: {data: synthetic}\n")
+    job = ["job.gpus_per_node=0", f"container.image={image}", "container.bind=[]"]
+    job += ["container.python=python3", f"container.env.PYTHONPATH=/{packages}"]
+
+    said = desk.refused(*job)
+    assert said.startswith(f"hpc-amp: python3 in the image {image} has no torch, which training ")
+    assert "has no torch" in desk.is_stopped("img.python", *job, "--no-check")["what"]
+    assert desk.refused(*job, "container.python=/opt/own") == (
+        f"hpc-amp: the image {image} has no /opt/own; use another image (hpc-amp container list), "
+        "or set container.python to another Python (--no-check submits the job all the same)\n"
+    )
+
+    torch = image / packages / "torch"
+    torch.mkdir(parents=True)
+    (torch / "__init__.py").touch()
+    (torch / "version.py").write_text("__version__ = '2.0.1'\n")
+    assert "has torch 2.0.1, and training needs 2.1 or newer; " in desk.refused(*job)
+    (torch / "version.py").write_text("__version__ = '2.6.0'\n")
+    shown = desk.patiently("validate", "job.yaml", "site=slurm", *job)
+    assert (shown.returncode, shown.stderr) == (0, "")
 
 
 # ---- folders -------------------------------------------------------------------------------------

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import commands
 from support.cluster import TRAINING, TWO_NODES, Cluster
+from support.commands import PATIENT
 from support.environment import REPOSITORY
 from support.images import locked, store, tar_as_root, unpack
 from support.waiting import wait_until
@@ -243,6 +245,22 @@ def test_an_image_that_storage_has_not(cluster: Cluster, images: Overrides, tmp_
     run_dir = Path(json.loads(ended.stdout.splitlines()[-1])["run_dir"])
     assert ended.returncode == 1
     assert "has no image localhost/none:1 on n" in log_of(run_dir)
+
+
+@pytest.mark.parametrize(("runtime", "status"), [("charliecloud", 2), ("podman", 0)])
+def test_an_image_without_torch(
+    runtime: str, status: int, cluster: Cluster, images: Overrides, tmp_path: Path
+) -> None:
+    """The storage of Podman may be another one on the nodes, so that is only a note."""
+    (tmp_path / "job.yaml").write_text(json.dumps({"name": "x", "train": {"data": "synthetic"}}))
+    own = ["job.gpus_per_node=0", "container.bind=[]", "site=slurm"]
+    for python, said in (("python3", "has no torch"), ("/opt/own/python3", "has no /opt/own")):
+        words = ["validate", "job.yaml", *images(runtime), *own, f"container.python={python}"]
+        ended = commands.python(*PATIENT, *words, cwd=tmp_path, environ=cluster.environ)
+        assert ended.returncode == status, ended.stderr
+        assert ended.stderr.startswith("hpc-amp: " if status else "note: ")
+        assert said in ended.stderr
+        assert len(ended.stderr.splitlines()) == 1
 
 
 def test_what_is_in_an_image(cluster: Cluster, images: Overrides, tmp_path: Path) -> None:

@@ -172,35 +172,37 @@ def test_runs_that_share_an_allocation(warm_cluster: Cluster, tmp_path: Path) ->
 
 
 def test_runs_on_the_same_node_at_the_same_time_are_left_out(
-    cluster: Cluster, tmp_path: Path
+    warm_cluster: Cluster, tmp_path: Path
 ) -> None:
     """Two nodes, and two runs at once that do not ask for whole ones."""
-    words = [*cluster.overrides, "job.exclusive=false", "job.directives=['--exclude=n3,n4']"]
+    words = [*warm_cluster.overrides, "job.exclusive=false", "job.directives=['--exclude=n3,n4']"]
     words += ["--nodes", "1,2", "--repeats", "1", "--warmup", "3", "--steps", str(STEPS)]
-    cluster.hpc_amp("scale", job_file(tmp_path, preflight=False), *words, cwd=tmp_path)
+    warm_cluster.hpc_amp("scale", job_file(tmp_path, preflight=False), *words, cwd=tmp_path)
     wait_until(
-        lambda: not states(cluster, tmp_path) & {"pending", "running"}, "both to end", pause=1
+        lambda: not states(warm_cluster, tmp_path) & {"pending", "running"}, "both to end", pause=1
     )
-    assert states(cluster, tmp_path) == {"overlapped"}, logs(tmp_path)
-    study = report(cluster, tmp_path)
+    assert states(warm_cluster, tmp_path) == {"overlapped"}, logs(tmp_path)
+    study = report(warm_cluster, tmp_path)
     assert study["curves"] == []
     (caveat,) = [one["text"] for one in study["caveats"] if one["topic"] == "overlap"]
     assert caveat.startswith("2 runs used a node at the same time as another run of the study")
 
-    cluster.hpc_amp("scale", "continue", "tiny", "--max-queued", "1", cwd=tmp_path)
+    warm_cluster.hpc_amp("scale", "continue", "tiny", "--max-queued", "1", cwd=tmp_path)
 
-    measured(cluster, tmp_path)
-    (curve,) = report(cluster, tmp_path)["curves"]
+    measured(warm_cluster, tmp_path)
+    (curve,) = report(warm_cluster, tmp_path)["curves"]
     assert [point["nodes"] for point in curve["points"]] == [1, 2]
 
 
-def test_runs_that_ask_for_whole_nodes_follow_one_another(cluster: Cluster, tmp_path: Path) -> None:
+def test_runs_that_ask_for_whole_nodes_follow_one_another(
+    warm_cluster: Cluster, tmp_path: Path
+) -> None:
     """On the same two nodes: Slurm starts the second run when the first one has ended."""
-    words = [*cluster.overrides, "job.directives=['--exclude=n3,n4']", "--nodes", "1,2"]
+    words = [*warm_cluster.overrides, "job.directives=['--exclude=n3,n4']", "--nodes", "1,2"]
     words += ["--repeats", "1", "--warmup", "3", "--steps", "20", "train.model.name=resnet8"]
-    cluster.hpc_amp("scale", job_file(tmp_path, preflight=False), *words, cwd=tmp_path)
-    measured(cluster, tmp_path)
-    study = report(cluster, tmp_path)
+    warm_cluster.hpc_amp("scale", job_file(tmp_path, preflight=False), *words, cwd=tmp_path)
+    measured(warm_cluster, tmp_path)
+    study = report(warm_cluster, tmp_path)
     assert "hpc-amp scale job.yaml" in study["command"].replace("-m hpc_amp", "hpc-amp")
     assert study["model"] == ["resnet8"]
     assert study["parameters"][0] > 1000

@@ -20,6 +20,13 @@ from pathlib import Path
 from support.environment import REPOSITORY, clean_environ
 from support.warm import Warm
 
+PATIENT = (
+    "-c",
+    "from hpc_amp.jobs import image_check\nimage_check.LOOK_SECONDS = 600\n"
+    "from hpc_amp.cli import main\nmain()",
+)
+"""Words before those of `hpc_amp` with which `python` waits for an image as long as it takes."""
+
 
 def hpc_amp(
     *words: str, cwd: Path, environ: Mapping[str, str], timeout: float = 300

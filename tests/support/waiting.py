@@ -10,13 +10,17 @@ from typing import Any
 
 def wait_until(condition: Callable[[], Any], what: str, pause: float = 0.02) -> Any:
     """Until the condition holds; its value. The limit only ends what would hang: no test may fail
-    because its machine is slow."""
+    because its machine is slow. A look that takes long is followed by a pause twice as long: many
+    are commands, and would take a core from what is waited for."""
     deadline = time.monotonic() + 600
-    while not (value := condition()):
-        if time.monotonic() > deadline:
+    while True:
+        began = time.monotonic()
+        if value := condition():
+            return value
+        ended = time.monotonic()
+        if ended > deadline:
             raise AssertionError(f"waited in vain for {what}")
-        time.sleep(pause)
-    return value
+        time.sleep(max(pause, 2 * (ended - began)))
 
 
 def wait_for_file(path: Path) -> None:

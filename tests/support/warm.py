@@ -160,6 +160,7 @@ def become(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["environ"])
     os.chdir(request["cwd"])
+    tempfile.tempdir = None  # may be another one in this environment
     if request["strict"]:
         warnings.simplefilter("error", FutureWarning)
     time.tzset()

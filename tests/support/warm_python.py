@@ -146,8 +146,15 @@ def serve(path: str) -> NoReturn:
 def _start(listening: socket.socket, events: selectors.BaseSelector, installed: list[str]) -> None:
     client, _ = listening.accept()
     size, files, _, _ = socket.recv_fds(client, 8, 3)
+    length = int.from_bytes(size, "big")
     with client.makefile("rb") as text:
-        request = json.loads(text.read(int.from_bytes(size, "big")))
+        given = text.read(length)
+    if not given or len(given) < length:  # the client was killed before it had asked
+        for file in files:
+            os.close(file)
+        client.close()
+        return
+    request = json.loads(given)
     credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     asked_by, _, _ = struct.unpack("3i", credentials)
     pid = os.fork()
@@ -155,7 +162,8 @@ def _start(listening: socket.socket, events: selectors.BaseSelector, installed: 
         _become(request, files, installed, asked_by)
     for file in files:
         os.close(file)
-    client.sendall(b"%d\n" % pid)
+    with contextlib.suppress(OSError):  # a client that was killed meanwhile takes its fork along
+        client.sendall(b"%d\n" % pid)
     ended = os.pidfd_open(pid)
     events.register(ended, selectors.EVENT_READ, (pid, ended, client))
     events.register(client, selectors.EVENT_READ, pid)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import yaml
+from support import commands
 from support.environment import REPOSITORY, clean_environ
 
 # Fails for the seed 3 until it is mended.
@@ -30,10 +30,7 @@ def test_a_view_outside_of_the_package_has_all_verbs(tmp_path: Path) -> None:
     environ = clean_environ() | {"PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'tests'}"}
 
     def seeds(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "support.seeds_view", *words],
-            cwd=tmp_path, env=environ, text=True, capture_output=True, timeout=300,
-        )  # fmt: skip
+        return commands.python("-m", "support.seeds_view", *words, cwd=tmp_path, environ=environ)
 
     begun = seeds("start", "job.yaml", "4")
     assert begun.returncode == 1, begun.stderr

@@ -1,13 +1,12 @@
 """Folders of images: found, decoded once a node or streamed, with the contract of all data."""
 
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
+from support.warm import Warm
 
 from hpc_amp.config import schema
 from hpc_amp.data.prepare import PreparedData, prepare
@@ -179,23 +178,20 @@ os._exit(0)  # as the engine does: taking the group down can hang with torch 2.1
 
 
 @pytest.mark.ranks
-def test_two_ranks_decode_once_and_fail_together(tmp_path: Path) -> None:
+def test_two_ranks_decode_once_and_fail_together(warm: Warm, tmp_path: Path) -> None:
     root = write_images(tmp_path / "pets")
     broken = write_images(tmp_path / "broken")
     (broken / "train" / "cat" / "000.png").write_bytes(b"")
     with tempfile.TemporaryDirectory() as node:
         ranks = [
-            subprocess.Popen(
-                [sys.executable, "-c", RANK, str(rank), f"{tmp_path}/store", root, broken],
-                env={"PYTHONPATH": ":".join(sys.path), "TMPDIR": node, "OMP_NUM_THREADS": "1"},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
+            warm.start(
+                *("-c", RANK, str(rank), tmp_path / "store", root, broken), environ={"TMPDIR": node}
             )
             for rank in range(2)
         ]
-        said = [rank.communicate(timeout=300) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], said
+        ended = [rank.wait(timeout=300) for rank in ranks]
+    said = [(rank.stdout, rank.stderr) for rank in ended]
+    assert [rank.returncode for rank in ended] == [0, 0], said
     (first, warning), (second, quiet) = said
     assert first == second
     lines = first.splitlines()

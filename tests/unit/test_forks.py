@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -84,6 +86,26 @@ def test_a_training_ends_and_is_ended_as_its_python(
     wait_until(lambda: not is_running(pid), "the training to be killed")
     for program in (died, killed):
         program.communicate()
+
+
+@pytest.mark.parametrize("sent", ["nothing", "a part", "all"])
+def test_a_python_that_is_killed_while_it_asks_takes_its_training_along(
+    warm_python: Path, tmp_path: Path, environ: dict[str, str], sent: str
+) -> None:
+    words = ["-m", "hpc_amp.train", "wait"]
+    request = json.dumps({"words": words, "cwd": str(tmp_path), "environ": environ}).encode()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.connect(str(warm_python.parents[1] / "socket"))
+        if sent != "nothing":
+            socket.send_fds(server, [len(request).to_bytes(8, "big")], [0, 1, 2])
+            server.sendall(request if sent == "all" else request[:9])
+
+    next_one = start(warm_python, tmp_path, environ, "exit")
+    next_one.communicate()
+    assert next_one.returncode == 3
+    if (tmp_path / "pid").exists():
+        pid = int((tmp_path / "pid").read_text())
+        wait_until(lambda: not is_running(pid), "the training to be killed")
 
 
 def test_other_programs_are_processes(warm_python: Path) -> None:

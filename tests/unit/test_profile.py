@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.environment import REPOSITORY, clean_environ
+from support.environment import REPOSITORY
 from support.ports import free_ports
 from support.training import CPU, Regression, fit_until, settings
+from support.warm import Warm
 
 from hpc_amp.config.build import build
 from hpc_amp.config.schema import Profile
@@ -326,27 +326,18 @@ run_program(main)
 
 
 @pytest.mark.ranks
-def test_two_ranks_share_a_summary(tmp_path: Path) -> None:
+def test_two_ranks_share_a_summary(warm: Warm, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     ranks = []
     for rank in (0, 1):
         place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
         place |= {"LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        ranks.append(
-            subprocess.Popen(
-                [
-                    *(sys.executable, "-c", _PROGRAM),
-                    *(str(tmp_path / "run"), str(REPOSITORY / "tests"), "[0, 1]"),
-                ],
-                env=clean_environ(**place, OMP_NUM_THREADS="1"),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
-    said = [rank.communicate(timeout=600)[0] for rank in ranks]
+        words = ("-c", _PROGRAM, tmp_path / "run", REPOSITORY / "tests", "[0, 1]")
+        ranks.append(warm.start(*words, environ=place))
+    ended = [rank.wait() for rank in ranks]
+    said = [rank.stdout + rank.stderr for rank in ended]
 
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)
+    assert [rank.returncode for rank in ended] == [0, 0], "\n".join(said)
     folder = tmp_path / "run" / "attempts" / "1" / "profile"
     assert sorted(path.name for path in folder.iterdir()) == [
         "rank-00000.json.gz",

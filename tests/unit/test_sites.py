@@ -175,6 +175,13 @@ def test_folders_are_searched_in_order(machine, monkeypatch):
     assert str(caught.value) == "$HPC_AMP_SITES: there is no folder /no/such; correct or unset it"
 
 
+def test_a_folder_that_cannot_be_read(monkeypatch):
+    """Like one without permission, but for root as well."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/" + 300 * "x")
+    with pytest.raises(ConfigError, match=r"^/x{300}/hpc-amp/sites cannot be read: File name too"):
+        find_site("local")
+
+
 @pytest.mark.parametrize("path", ["a.yaml", "./a.yaml", "sub/a.yml"])
 def test_a_path_is_that_file(path):
     write(path, "scheduler: local\n")

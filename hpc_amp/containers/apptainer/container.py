@@ -89,6 +89,7 @@ class Apptainer(Container):
         image: str,
         *,
         binds: Sequence[str] = (),
+        args: Sequence[str] = (),
         gpu: bool = False,
         clean: bool = False,
         which: Which = shutil.which,
@@ -102,7 +103,7 @@ class Apptainer(Container):
         for bind in binds:
             if os.path.exists(bind.split(":")[0]):
                 words += ["-B", bind]
-        return [*words, str(read_image(image).path.resolve())]
+        return [*words, *args, str(read_image(image).path.resolve())]
 
     def explain(self, output: str) -> tuple[str, str | None]:
         """See `program.explain`."""

@@ -75,6 +75,7 @@ class Charliecloud(Container):
         image: str,
         *,
         binds: Sequence[str] = (),
+        args: Sequence[str] = (),
         gpu: bool = False,
         clean: bool = False,
         which: Which = shutil.which,
@@ -104,7 +105,7 @@ class Charliecloud(Container):
             raise HpcAmpError(
                 f"the image has no {', '.join(missing)} to bind to; the job will create it"
             )
-        return [*words, "--cd=/", str(root), "--"]
+        return [*words, "--cd=/", *args, str(root), "--"]
 
     def explain(self, output: str) -> tuple[str, str | None]:
         """The last error of `ch-run` itself, without its process id and its source line."""

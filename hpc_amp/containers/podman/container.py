@@ -120,6 +120,7 @@ class Podman(Container):
         image: str,
         *,
         binds: Sequence[str] = (),
+        args: Sequence[str] = (),
         gpu: bool = False,
         clean: bool = False,
         which: Which = shutil.which,
@@ -140,7 +141,7 @@ class Podman(Container):
         words += [] if clean else ["--env-host"]
         words += _gpu_options(program) if gpu else []
         words += [f"--volume={text}" for text in binds]
-        return [*words, "--workdir=/", image]
+        return [*words, "--workdir=/", *args, image]
 
     def explain(self, output: str) -> tuple[str, str | None]:
         """The last error of Podman itself."""

@@ -24,11 +24,11 @@ _CHOOSE_PARTITION = ("constraint", "clusters")
 _GPUS = {"--gpus-per-node", "--gres", "--gpus", "--gpus-per-task", "--gpus-per-socket"}
 
 
-def node_architectures(job: Job) -> set[str]:
+def node_architectures(job: Job, client: Client) -> set[str]:
     """The architectures of the nodes in the job's partition, in the form of `uname -m`. Empty if
     Slurm does not answer."""
     try:
-        answer = run_command(["scontrol", "--oneliner", "show", "nodes"])
+        answer = client.ask("scontrol", "--oneliner", "show", "nodes")
     except SchedulerError:
         return set()
     names = set()

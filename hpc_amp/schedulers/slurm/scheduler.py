@@ -259,11 +259,11 @@ class Slurm(Scheduler):
 
         return limits.check_site(site)
 
-    def node_architectures(self, job: Job) -> set[str]:
+    def node_architectures(self, job: Job, client: Client) -> set[str]:
         """The architectures of the nodes in the job's partition."""
         from hpc_amp.schedulers.slurm import limits
 
-        return limits.node_architectures(job)
+        return limits.node_architectures(job, client)
 
     def cancel(self, job_id: str) -> None:
         """Cancel with scancel: SIGTERM to all processes, SIGKILL after Slurm's KillWait."""

@@ -587,13 +587,13 @@ class PbsServer(Server):
             job["comment"] = f"{job['comment']} and {killing.get('comment', failed)}"
         final = killing.get("substate", 92 if status == 0 else 93)
         job["final"] = final
-        config = self.config
-        self.after(config["stageout_delay"], lambda: self._stage_out(job, last=False))
+        self.after(self.config["stageout_delay"], lambda: self._stage_out(job))
 
-    def _stage_out(self, job: Job, *, last: bool) -> None:
+    def _stage_out(self, job: Job) -> None:
+        config = self.config
         done = self._deliver(job)
-        if not done and not last:
-            self.after(self.config["stageout_retries"], lambda: self._stage_out(job, last=True))
+        if not done and time.time() < job["obittime"] + config["stageout_retries"]:
+            self.after(config["stageout_delay"], lambda: self._stage_out(job))
             return
         if not done:
             undelivered = self.folder.path / "undelivered"
