@@ -191,7 +191,7 @@ class VideoGan(ComparedGan):
                 losses["temporal_gan"] = generator_loss(on_fake, kind)
             if weights["temporal_features"]:
                 losses["temporal_features"] = feature_matching_loss(real_features, fake_features)
-        return losses | self.flow_losses(batch, video)
+        return {**losses, **self.flow_losses(batch, video)}
 
     def flow_losses(self, batch: VideoBatch, video: MadeVideo) -> Losses:
         """Those of flows and masks."""
