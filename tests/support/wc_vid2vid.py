@@ -18,7 +18,9 @@ METRICS = (
     *("revisit_error", "revisit_error_real", "round_trip"),
 )
 NETWORKS: dict[str, Any] = {
-    key: value for key, value in VID2VID["vid2vid"].items() if key not in ("temporal", "losses")
+    key: value
+    for key, value in VID2VID["vid2vid"].items()
+    if key not in ("temporal", "regions", "losses")
 }
 TRAIN: dict[str, Any] = {
     **{key: value for key, value in VID2VID.items() if key != "vid2vid"},

@@ -44,7 +44,7 @@ from hpc_amp.gan.video.config import ReferenceData, VideoData
 from hpc_amp.gan.video.flows import FlowSource, estimated_flows, read_flow
 from hpc_amp.gan.video.folders import VideoFiles
 from hpc_amp.gan.video.points import PointSource, read_points
-from hpc_amp.gan.video.references import ReferenceBatch, ReferenceSet, Truth
+from hpc_amp.gan.video.references import ReferenceSet, Truth
 from hpc_amp.gan.video.sets import VideoSet
 from hpc_amp.gan.video.synthetic import DrawnIdentities, DrawnVideos, VideoFrame
 
@@ -211,8 +211,8 @@ def _truth_files(
 
 def prepare_references(
     data: ReferenceData, train: Train, world: World, device: torch.device
-) -> Prepared[ReferenceBatch]:
-    """The sequences and their references that `data` names. Called as `prepare_paired`."""
+) -> Prepared[VideoBatch]:
+    """The sequences that `data` names, as `ReferenceBatch`. Called as `prepare_paired`."""
     _check_load_size(data)
     place = Place(train, world, device)
     if data.name == "synthetic":

@@ -8,7 +8,6 @@ also under autocast and with weights in half precision.
 from __future__ import annotations
 
 import itertools
-from functools import partial
 from typing import ClassVar
 
 import torch
@@ -82,11 +81,16 @@ class AdaptiveSpade(nn.Module):
         return out
 
 
-class _CommonSpade(Spade):
-    """SPADE that leaves the code out."""
+class _CommonSpade(nn.Module):
+    """SPADE with instance normalisation that leaves the code out."""
+
+    def __init__(self, channels: int, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.spade = Spade(channels, inputs, hidden=hidden, norm="instance")
 
     def forward(self, x: Tensor, condition: tuple[Tensor, Tensor]) -> Tensor:
-        return super().forward(x, condition[0])
+        out: Tensor = self.spade(x, condition[0])
+        return out
 
 
 class ReferenceReader(nn.Module):
@@ -110,9 +114,8 @@ class ReferenceReader(nn.Module):
     def describe(self, condition: Tensor) -> Tensor:
         """Conditions [B, C, H, W] to vectors of the length 1 at each place, [B, 64, h, w]. Frames
         and references have the same network, so that equal places fit from the start."""
-        found = self.places(condition)
-        wide = found.float()
-        return (wide / wide.norm(dim=1, keepdim=True).clamp(min=1e-6)).to(found.dtype)
+        found: Tensor = self.places(condition)
+        return F.normalize(found.float(), dim=1, eps=1e-6).to(found.dtype)
 
     def forward(self, condition: Tensor, features: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """The features [B, channels, h, w] of references that fit each place of a frame with
@@ -166,19 +169,15 @@ class ReferenceGenerator(SequenceGenerator):
 
     def build_block(self, inputs: int, outputs: int, condition: int, followers: int) -> FrameBlock:
         networks = self.networks
-        if followers < networks.references.blocks:
-            of_labels: partial[nn.Module] = partial(
-                AdaptiveSpade,
-                inputs=condition,
-                hidden=networks.hidden,
-                config=networks.references,
-            )
-        else:
-            of_labels = partial(
-                _CommonSpade, inputs=condition, hidden=networks.hidden, norm="instance"
-            )
-        features = networks.references.channels
-        guides = (features, *(WARPED_CHANNELS,) * 2) if self.sees_warped(followers) else (features,)
+
+        def of_labels(channels: int) -> nn.Module:
+            if followers < networks.references.blocks:
+                return AdaptiveSpade(channels, condition, networks.hidden, networks.references)
+            return _CommonSpade(channels, condition, networks.hidden)
+
+        guides = [networks.references.channels]
+        if self.sees_warped(followers):
+            guides += [WARPED_CHANNELS] * 2
         return FrameBlock(inputs, outputs, condition, networks, guides, of_labels)
 
     def _context(self, *shown: Tensor) -> tuple[Tensor, ...]:

@@ -50,7 +50,6 @@ class FsVid2vid(VideoGan):
     """
 
     train: FsVid2vidConfig
-    data: Prepared[ReferenceBatch]
 
     def build_generator(self) -> nn.Module:
         """The network that makes sequences, with its first weights."""
