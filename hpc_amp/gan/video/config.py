@@ -127,8 +127,9 @@ class FlowNetwork:
     """Normalisation of the layers outside of the residual blocks."""
     correlation: Annotated[Natural, NETWORK] = 0
     """Show the network, too, how well the label map fits the one before when moved by up to so many
-    pixels in each direction: (2 n + 1)^2 more channels. It learns small movements much faster
-    then. The paper has 0: none."""
+    pixels in each direction: (2 n + 1)^2 more channels. The flow then starts as a mean of these
+    moves, weighted by how well they fit, and small movements are learned much faster. The paper
+    has 0: none."""
     scale: Annotated[float, above(0), NETWORK] = 20.0
     """Pixels of flow for an output of 1: about the largest movement from frame to frame."""
 
