@@ -168,9 +168,9 @@ def drawn_videos(data: VideoData, labels: int, split: str) -> VideoSet:
 
 def _flows(known: FlowSource, parts: PairedParts, data: VideoData) -> FlowSource | None:
     """The flows that `data` wants; `known` are those of the data itself."""
-    if data.flow == "dis":
-        return estimated_flows(parts.images)
-    return known if data.flow == "known" else None
+    if data.flow in ("known", "none"):
+        return known if data.flow == "known" else None
+    return estimated_flows(parts.images, data.flow)
 
 
 def _video_files(files: VideoFiles, data: VideoData) -> VideoSet:
