@@ -15,6 +15,8 @@ from hpc_amp.errors import KeyProblem
 
 SpectralName = Literal["none", "fp32", "fp16"]
 INCEPTION = "inception"
+CALLABLE = re.compile(r"[^\W\d][\w.]*:[^\W\d]\w*")
+"""`package.module:callable`."""
 VGG_HALVINGS = 4
 """How often the layers of VGG-19 halve an image that the perceptual loss uses."""
 
@@ -96,7 +98,7 @@ class LeastSquaresAdversarial(Adversarial):
 
 def feature_network(value: str) -> None:
     """A check that a value is `inception` or `package.module:callable`."""
-    if value != INCEPTION and not re.fullmatch(r"[^\W\d][\w.]*:[^\W\d]\w*", value):
+    if value != INCEPTION and not CALLABLE.fullmatch(value):
         raise ValueError(f"{value!r} is neither {INCEPTION} nor package.module:callable")
 
 

@@ -26,7 +26,7 @@ TRAIN: dict[str, Any] = {
         "stages": 1,
         "hidden": 4,
         "warped_stages": 1,
-        "flow": {"width": 4, "halvings": 1, "blocks": 1, "scale": 4.0},
+        "flow": {"width": 4, "halvings": 1, "blocks": 1, "scale": 4.0, "correlation": 2},
         "discriminator": {"width": 4, "layers": 1, "scales": 2},
         "temporal": {"width": 4, "layers": 1, "scales": 2},
         "regions": {"labels": [1, 2], "size": 8, "width": 4, "layers": 1},

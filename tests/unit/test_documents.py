@@ -203,9 +203,12 @@ def _pip(words: list[str], folder: Path) -> None:
 
 
 def _script(words: list[str], folder: Path) -> None:
-    """The script is there, and it, or one beside it, has each option."""
-    at = next(index for index, word in enumerate(words) if word.endswith(".py"))
-    script = folder / words[at]
+    """The script or module is there, and it, or one beside it, has each option."""
+    if words[1] == "-m":
+        at, script = 2, REPOSITORY / f"{words[2].replace('.', '/')}.py"
+    else:
+        at = next(index for index, word in enumerate(words) if word.endswith(".py"))
+        script = folder / words[at]
     assert script.is_file(), script
     source = "".join(path.read_text() for path in script.parent.glob("*.py"))
     for word in words[at + 1 :]:

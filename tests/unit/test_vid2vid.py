@@ -22,8 +22,10 @@ from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.generation import Request
 from hpc_amp.gan.inputs import images_below
 from hpc_amp.gan.video.batches import VideoBatch, conditions
+from hpc_amp.gan.video.config import FlowNetwork
 from hpc_amp.gan.video.consistency import consistency_sums, flow_loss
 from hpc_amp.gan.video.discriminators import time_windows
+from hpc_amp.gan.video.networks import FlowEstimator
 from hpc_amp.gan.video.regions import crop, squares
 from hpc_amp.gan.video.warp import correlation, warp
 from hpc_amp.tasks.build import build_task
@@ -205,8 +207,22 @@ def test_a_correlation_is_largest_where_the_flow_leads() -> None:
     assert found.shape == (1, 25, 12, 12) and found.dtype == torch.float16
     best = found[:, :, 2:-2, 2:-2].float().mean((2, 3)).argmax()
     assert divmod(int(best), 5) == (2 + 1, 2 - 2)
-    made = generator_of(flow={"correlation": 2, "norm": "none"})
+    made = generator_of(flow={"correlation": 0})
     assert made(shown(1, 2))[1].shape == (1, 1, 2, 16, 16)
+
+
+@pytest.mark.parametrize("mode", [torch.float32, torch.float16, torch.bfloat16])
+def test_before_anything_is_learned_the_flow_is_where_label_maps_fit(mode: torch.dtype) -> None:
+    before = torch.nn.functional.one_hot(torch.randint(5, (1, 24, 24)), 5).permute(0, 3, 1, 2)
+    now = before.roll((-1, 2), (2, 3)).float()  # what is at (x, y) was at (x - 2, y + 1)
+    config = FlowNetwork(width=4, halvings=1, blocks=1, norm="none", correlation=3, scale=4.0)
+    estimator = FlowEstimator(5, config, "none")
+    estimator.settle()
+    with torch.autocast("cpu", dtype=mode, enabled=mode != torch.float32):
+        flow, _ = estimator(now, correlation(now, before.float(), 3))
+    assert flow.dtype == torch.float32
+    error = (flow - torch.tensor([-2.0, 1.0])[:, None, None])[..., 6:-6, 6:-6]
+    assert error.abs().mean() < 0.5
 
 
 # -- regions ---------------------------------------------------------------------------------------

@@ -17,12 +17,14 @@ from support.video import write_videos
 from torch import Tensor
 
 from hpc_amp.config.schema import from_plain
+from hpc_amp.data.decode import to_pixels
 from hpc_amp.data.errors import DataError
 from hpc_amp.distributed.world import World
+from hpc_amp.gan.data.reading import DrawnImages
 from hpc_amp.gan.data.training import Prepared, prepare_videos
 from hpc_amp.gan.video.batches import VideoBatch, conditions
-from hpc_amp.gan.video.config import FrameCounts, SyntheticVideos, VideoData
-from hpc_amp.gan.video.flows import estimate_flow, read_flow, write_flow
+from hpc_amp.gan.video.config import FrameCounts, SyntheticVideos, VideoData, flow_source
+from hpc_amp.gan.video.flows import estimated_flows, read_flow, write_flow
 from hpc_amp.gan.video.synthetic import DrawnVideos
 from hpc_amp.gan.video.warp import compose, gather_bilinear, inside, warp
 
@@ -250,23 +252,46 @@ def test_flow_is_estimated_from_frames_where_there_is_none(tmp_path: Path) -> No
     assert both.float().mean() > 0.6
 
 
-def test_flow_is_not_known_where_it_does_not_lead_back() -> None:
-    pytest.importorskip("cv2")
-    noise = torch.rand(2, 16, 16).repeat_interleave(4, 1).repeat_interleave(4, 2)
-    one, other = (Image.fromarray(part.mul(255).byte().numpy()) for part in noise)
-    flow, known = estimate_flow(one, one)
-    assert known.all() and flow.abs().max() < 0.1
-    _, known = estimate_flow(one, other)
-    assert known.float().mean() < 0.7
+def moved(now: Tensor, before: Tensor) -> Tensor:
+    """An estimate for `images.flow`: the columns from 4 on were two pixels to the left, or the
+    others two to the right."""
+    flow = torch.zeros(2, *now.shape[1:])
+    if now.float().mean() > before.float().mean():
+        flow[0, :, 4:] = -2
+    else:
+        flow[0, :, :4] = 2
+    return flow
+
+
+def test_a_flow_of_ones_own_is_known_where_it_leads_back() -> None:
+    light, dark = (Image.new("RGB", (8, 5), colour) for colour in ("white", "black"))
+    frames = DrawnImages(2, lambda number: to_pixels((dark, light)[number]).permute(1, 2, 0))
+    flow, known = estimated_flows(frames, f"{__name__}:moved")(1)
+    assert torch.equal(flow[0], torch.tensor([0.0, 0, 0, 0, -2, -2, -2, -2]).expand(5, 8))
+    assert known.tolist() == [[False] * 2 + [False] * 2 + [True] * 2 + [False] * 2] * 5
+
+
+def wrong(now: Tensor, before: Tensor) -> Tensor:
+    """No estimate at all."""
+    return now
 
 
 def test_what_is_wrong_with_estimated_flow(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("cv2")
-    with pytest.raises(DataError, match="OpenCV cannot estimate the flow of"):
-        prepared(flow="dis", image_size=[8])
+    with pytest.raises(DataError, match=r"the flow of .*:wrong returns \(3, 16, 16\) instead of"):
+        prepared(flow=f"{__name__}:wrong")
+    with pytest.raises(DataError, match=r"nowhere:at_all cannot be imported"):
+        prepared(flow="nowhere:at_all")
+    with pytest.raises(ValueError, match="'fast' is none of known, dis, none and"):
+        flow_source("fast")
     monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(DataError, match=r"flow: dis needs OpenCV .*pip install 'hpc-amp\[flow\]'"):
         prepared(flow="dis")
+
+
+def test_frames_may_be_too_small_for_open_cv() -> None:
+    pytest.importorskip("cv2")
+    with pytest.raises(DataError, match=r"the flow of .*: OpenCV cannot estimate it"):
+        prepared(flow="dis", image_size=[8])
 
 
 def test_what_is_wrong_with_a_folder_of_videos(tmp_path: Path) -> None:

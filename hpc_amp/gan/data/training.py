@@ -180,9 +180,9 @@ def _drawn_truth(
 
 def _flows(known: FlowSource, parts: PairedParts, data: VideoData) -> FlowSource | None:
     """The flows that `data` wants; `known` are those of the data itself."""
-    if data.flow == "dis":
-        return estimated_flows(parts.images)
-    return known if data.flow == "known" else None
+    if data.flow in ("known", "none"):
+        return known if data.flow == "known" else None
+    return estimated_flows(parts.images, data.flow)
 
 
 def _video_files(files: VideoFiles, data: VideoData) -> VideoSet:

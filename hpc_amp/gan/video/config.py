@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, above, at_least
+from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, Word, above, at_least
 from hpc_amp.errors import KeyProblem
-from hpc_amp.gan.config import Halvings, LeastSquaresAdversarial, SpectralName
+from hpc_amp.gan.config import CALLABLE, Halvings, LeastSquaresAdversarial, SpectralName
 from hpc_amp.gan.data.config import SAMPLES, PairedData, SyntheticSamples
 from hpc_amp.gan.paired_config import (
     PairedEvaluation,
@@ -73,16 +73,23 @@ class FrameCounts:
         return min(frames, self.most)
 
 
+def flow_source(value: str) -> None:
+    """A check that a value is `known`, `dis`, `none` or `package.module:function`."""
+    if value not in ("known", "dis", "none") and not CALLABLE.fullmatch(value):
+        raise ValueError(f"{value!r} is none of known, dis, none and package.module:function")
+
+
 @dataclass(kw_only=True, slots=True, frozen=True)
 class VideoData(PairedData):
     """Sequences of frames, each frame with a label map or another image that it is made from."""
 
     frames: FrameCounts = field(default_factory=FrameCounts)
     """How many frames a sample has."""
-    flow: Annotated[Literal["known", "dis", "none"], SAMPLES] = "known"
+    flow: Annotated[Word, flow_source, SAMPLES] = "known"
     """Reference flow from each frame to the one before it. `known`: that of the synthetic set, or
     of files (`train_flow/SEQUENCE/FRAME.flo`). `dis`: estimated from the frames by OpenCV, when a
-    sample is read. `none`: there is no reference flow."""
+    sample is read. `package.module:function`: the same by a function of your own. `none`: there is
+    no reference flow."""
     points: Annotated[Literal["known", "none"], SAMPLES] = "none"
     """The point of the scene that each pixel shows, with the same number in all frames. `known`:
     that of the synthetic set, or of files (`train_points/SEQUENCE/FRAME.npy`). With points, an
@@ -167,8 +174,9 @@ class FlowNetwork:
     """Normalisation of the layers outside of the residual blocks."""
     correlation: Annotated[Natural, NETWORK] = 0
     """Show the network, too, how well the label map fits the one before when moved by up to so many
-    pixels in each direction: (2 n + 1)^2 more channels. It learns small movements much faster
-    then. The paper has 0: none."""
+    pixels in each direction: (2 n + 1)^2 more channels. The flow then starts as a mean of these
+    moves, weighted by how well they fit, and small movements are learned much faster. The paper
+    has 0: none."""
     scale: Annotated[float, above(0), NETWORK] = 20.0
     """Pixels of flow for an output of 1: about the largest movement from frame to frame."""
 

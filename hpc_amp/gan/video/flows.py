@@ -7,6 +7,7 @@ as int32, then for each pixel the flow in x and y as float32, all little-endian.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from hpc_amp.data.decode import to_pixels
 from hpc_amp.data.errors import DataError
 from hpc_amp.files import replacing
 from hpc_amp.gan.data.reading import ImageSource, View
@@ -21,6 +23,8 @@ from hpc_amp.gan.data.reading import ImageSource, View
 FlowSource = Callable[[int], tuple[Tensor, Tensor]]
 """By the number of a frame that has one before it: the flow float32 [2, H, W] to that frame, in
 pixels, and where it is known, bool [H, W]."""
+Estimate = Callable[[Tensor, Tensor], Tensor]
+"""From a frame and the one before it, uint8 [3, H, W], to the flow float32 [2, H, W]."""
 _MARK = torch.tensor(202021.25)
 _UNKNOWN = 1e9
 
@@ -56,9 +60,36 @@ def write_flow(path: Path, flow: Tensor, known: Tensor) -> None:
         new.write_bytes(header.numpy().tobytes() + values.numpy().tobytes())
 
 
-def estimated_flows(frames: ImageSource) -> FlowSource:
-    """The flows between frames that OpenCV estimates when they are asked for: see `estimate_flow`.
-    Raises DataError where there is no OpenCV."""
+def estimated_flows(frames: ImageSource, source: str) -> FlowSource:
+    """The flows between frames that `source`, as in `VideoData.flow`, estimates when they are asked
+    for. They are known where the flow back leads to about the same pixel (Sundaram et al., 2010).
+    Raises DataError where there is no such source."""
+    estimate = _open_cv() if source == "dis" else _function(source)
+
+    def flow(number: int) -> tuple[Tensor, Tensor]:
+        now, before = (to_pixels(frames.open(place)) for place in (number, number - 1))
+        try:
+            there, back = estimate(now, before), estimate(before, now)
+        except DataError as error:
+            raise DataError(f"the flow of {frames.name(number)}: {error}") from None
+        return there, _leads_back(there, back)
+
+    return flow
+
+
+def _leads_back(flow: Tensor, back: Tensor) -> Tensor:
+    """Where the flow `back` [2, H, W], at the pixel to which `flow` leads, is about its reverse:
+    bool [H, W]."""
+    height, width = flow.shape[1:]
+    columns = (torch.arange(width) + flow[0]).round().clamp(0, width - 1).long()
+    rows = (torch.arange(height)[:, None] + flow[1]).round().clamp(0, height - 1).long()
+    back = back[:, rows, columns]
+    lengths = flow.square().sum(0) + back.square().sum(0)
+    return (flow + back).square().sum(0) < 0.01 * lengths + 0.5
+
+
+def _open_cv() -> Estimate:
+    """Dense inverse search (Kroeger et al., 2016)."""
     try:
         import cv2
     except ImportError as error:
@@ -69,36 +100,38 @@ def estimated_flows(frames: ImageSource) -> FlowSource:
     # Results depend on the number of threads; those that read samples work side by side.
     cv2.setNumThreads(1)
 
-    def flow(number: int) -> tuple[Tensor, Tensor]:
+    def estimate(now: Tensor, before: Tensor) -> Tensor:
+        search = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
+        first, second = (
+            cv2.cvtColor(frame.permute(1, 2, 0).contiguous().numpy(), cv2.COLOR_RGB2GRAY)
+            for frame in (now, before)
+        )
         try:
-            return estimate_flow(frames.open(number), frames.open(number - 1))
+            flow = search.calc(first, second, None)
         except cv2.error as error:
-            raise DataError(
-                f"OpenCV cannot estimate the flow of {frames.name(number)}: {error.err}"
-            ) from None
+            raise DataError(f"OpenCV cannot estimate it: {error.err}") from None
+        return torch.from_numpy(flow).permute(2, 0, 1).contiguous()
 
-    return flow
+    return estimate
 
 
-def estimate_flow(now: Image.Image, before: Image.Image) -> tuple[Tensor, Tensor]:
-    """The flow float32 [2, H, W] of two frames by dense inverse search (Kroeger et al., 2016), and
-    where it is known, bool [H, W]: where the flow back leads to about the same pixel (Sundaram et
-    al., 2010)."""
-    import cv2
-    import numpy as np
+def _function(place: str) -> Estimate:
+    """A function of the user, `package.module:function`."""
+    module, _, name = place.partition(":")
+    try:
+        found: Estimate = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise DataError(f"images.flow: {place} cannot be imported: {error}") from error
 
-    search = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
-    first, second = (np.asarray(frame.convert("L")) for frame in (now, before))
-    flow, back = search.calc(first, second, None), search.calc(second, first, None)
-    height, width = first.shape
-    rows, columns = np.mgrid[:height, :width].astype(np.float32)
-    back = cv2.remap(
-        back, columns + flow[..., 0], rows + flow[..., 1], cv2.INTER_LINEAR,
-        borderMode=cv2.BORDER_REPLICATE,
-    )  # fmt: skip
-    lengths = (flow**2).sum(2) + (back**2).sum(2)
-    known = ((flow + back) ** 2).sum(2) < 0.01 * lengths + 0.5
-    return torch.from_numpy(flow).permute(2, 0, 1).contiguous(), torch.from_numpy(known)
+    def estimate(now: Tensor, before: Tensor) -> Tensor:
+        with torch.no_grad():
+            flow = found(now, before)
+        if not isinstance(flow, Tensor) or flow.shape != (2, *now.shape[1:]):
+            what = tuple(flow.shape) if isinstance(flow, Tensor) else type(flow).__name__
+            raise DataError(f"{place} returns {what} instead of a tensor {(2, *now.shape[1:])}")
+        return flow.float().cpu()
+
+    return estimate
 
 
 def show_flow(flow: Tensor, known: Tensor, view: View) -> tuple[Tensor, Tensor]:
