@@ -12,14 +12,15 @@ import torch
 from support.gan_checks import check_number_formats, check_phases, check_resume
 from support.paired import paired
 from support.training import CPU, settings
+from support.vid2vid import plain_train as vid2vid
 from support.video import write_videos
 from support.wc_vid2vid import LOSSES, METRICS, plain_train, wc_vid2vid
 from torch import Tensor
 
 from hpc_amp.distributed.world import World
-from hpc_amp.errors import KeyProblem
+from hpc_amp.errors import InputError, KeyProblem
 from hpc_amp.gan.generation import Request
-from hpc_amp.gan.inputs import images_below
+from hpc_amp.gan.inputs import check_options, images_below
 from hpc_amp.gan.video.consistency import guidance_loss
 from hpc_amp.gan.video.networks import MaskedSpade
 from hpc_amp.gan.video.points import PointColours
@@ -204,6 +205,13 @@ def test_a_perfect_generator_has_the_best_metrics(tmp_path: Path) -> None:
     found = made.metrics
     assert found["l1"] == found["revisit_error"] == found["revisit_error_real"] == 0
     assert found["round_trip"] == 0
+    with torch.no_grad():
+        pictures = task.pictures(made.networks)
+    assert pictures.shape == (6, 3, 16, 10 * 16), "of 20 frames, 10 from the first to the last"
+    (shown,) = task._shown.images[:1]
+    for column, time in ((0, 0), (9, 19)):
+        part = pictures[1, :, :, 16 * column : 16 * column + 16]
+        torch.testing.assert_close(part, shown[time].div(2).add(0.5).clamp(0, 1))
     ramp = torch.linspace(-1, 1, 39)[None, :, None, None, None]
     task.render = lambda batch, networks: (
         (0 * batch.images + ramp[:, : batch.images.shape[1]], batch.flows)
@@ -308,6 +316,16 @@ def test_a_resume_is_bit_exact_where_sequences_grow(tmp_path: Path) -> None:
 
 
 # -- generate --------------------------------------------------------------------------------------
+
+
+def test_generate_needs_points() -> None:
+    config = settings(**plain_train(images={"instances": False}))
+    with pytest.raises(InputError, match="name their folder in --points"):
+        check_options(config, set())
+    check_options(config, {"points"})
+    other = settings(**vid2vid(images={"instances": False}))
+    with pytest.raises(InputError, match="this vid2vid does not use --points"):
+        check_options(other, {"points"})
 
 
 def test_frames_of_several_sequences_are_made_on_any_number_of_ranks(tmp_path: Path) -> None:

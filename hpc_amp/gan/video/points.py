@@ -48,7 +48,7 @@ def read_points(path: str, size: tuple[int, int]) -> Tensor:
     if array.ndim != 2 or array.shape[1] != 3:
         raise DataError(
             f"{path} has the shape {list(array.shape)}, and points of a frame of {width} x "
-            f"{height} pixels are [{height}, {width}], or [N, 3] with row, column, number of each"
+            f"{height} pixels are [{height}, {width}], or [N, 3]: row, column and number of each"
         )
     rows, columns, numbers = array.T
     wrong = (rows < 0) | (rows >= height) | (columns < 0) | (columns >= width) | (numbers < 0)

@@ -35,7 +35,7 @@ from hpc_amp.tasks.base import Losses, Networks, Phase, TrainingData
 
 TEMPORAL, REGION = f"temporal_{DISCRIMINATOR}", f"region_{DISCRIMINATOR}"
 PICTURE_FRAMES = 10
-"""Columns of a picture."""
+"""Columns of a picture, at most."""
 
 
 FrameMaker = Callable[[Path, Tensor, Tensor | None, Tensor | None], Tensor]
@@ -324,13 +324,15 @@ class VideoGan(ComparedGan):
 
     def picture_rows(self, networks: Networks) -> Tensor:
         """For each sequence a row of inputs, one of generated and one of true frames, in the order
-        of time."""
+        of time. Of more than `PICTURE_FRAMES` frames, some that are evenly spread."""
         assert self._shown is not None
         shown = self._shown
         made, _ = self.render(shown, networks)
         inputs = show_condition(shown.frames, self.train.images).unflatten(0, made.shape[:2])
         rows = torch.stack([part.float() for part in (inputs, made, shown.images)], 1)
-        return rows[:, :, :PICTURE_FRAMES].flatten(0, 1)
+        length = rows.shape[2]
+        at = torch.linspace(0, length - 1, min(length, PICTURE_FRAMES)).round().long()
+        return rows[:, :, at].flatten(0, 1)
 
     def animation(self, networks: Networks) -> Tensor | None:
         """The rows of `pictures` as they follow each other in time. Those of a sequence, such as
