@@ -14,7 +14,6 @@ renames a copy that nothing links, looks for links once more, and renames it bac
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import time
@@ -73,6 +72,8 @@ def _write(shared: Path, files: dict[str, bytes]) -> None:
 
 
 def _hash(files: Iterable[tuple[str, bytes]]) -> str:
+    import hashlib  # it loads OpenSSL
+
     digest = hashlib.sha256()
     for name, content in sorted(files):
         digest.update(f"{name}\0{len(content)}\0".encode())

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from support.stubs import RUN_ID, StubHost
 from support.waiting import wait_for_file, wait_until
@@ -938,7 +939,7 @@ def test_help_shows_each_command_in_a_section(host: StubHost) -> None:
 
     text = host.hpc_amp("--help").stdout
     assert "\nFurther:" not in text
-    for name in app.commands:
+    for name in app.list_commands(click.Context(app)):
         assert len(re.findall(rf"^  {name} ", text, re.MULTILINE)) == 1, name
 
 

@@ -3,6 +3,7 @@
 import itertools
 import re
 import shlex
+import socket
 import subprocess
 from pathlib import Path
 
@@ -212,10 +213,10 @@ class TestAuto:
 
     def test_asks_the_machine_for_its_names(self, monkeypatch):
         write("config/hpc-amp/sites/lake.yaml", "scheduler: slurm\nhosts: [login1.lake.org]\n")
-        monkeypatch.setattr(sites.socket, "gethostname", lambda: "login1")
-        monkeypatch.setattr(sites.socket, "getfqdn", lambda: "login1.lake.org")
+        monkeypatch.setattr(socket, "gethostname", lambda: "login1")
+        monkeypatch.setattr(socket, "getfqdn", lambda: "login1.lake.org")
         assert find_site(which=nothing).name == "lake"
-        monkeypatch.setattr(sites.socket, "gethostname", lambda: "login2.lake.org")
+        monkeypatch.setattr(socket, "gethostname", lambda: "login2.lake.org")
         assert find_site(which=nothing).name == "local"
 
     def test_is_slurm_where_slurm_is_configured(self, monkeypatch):
