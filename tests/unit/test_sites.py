@@ -130,7 +130,7 @@ CASES = {
     "scheduler: pbs\nchunk: [a b]": "a.yaml:2: chunk: 'a b' is not a resource of a chunk: write "
     "name=value",
     "scheduler: pbs\nlauncher: srun": "a.yaml:2: launcher: srun does not work with PBS; use one "
-    "of: auto, mpirun, mpiexec, torchrun, single",
+    "of: auto, mpirun, mpiexec, torchrun, processes, single",
     "scheduler: pbs\nfabric: slingshots": "a.yaml:2: fabric: there is no fabric profile "
     "'slingshots'; did you mean slingshot? The profiles are ethernet, ib, slingshot, "
     "slingshot-no-eager, slingshot-ofi",
