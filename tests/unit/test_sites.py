@@ -12,7 +12,7 @@ from support.container import sif
 from support.environment import REPOSITORY
 
 from hpc_amp import resources
-from hpc_amp.config import folders, sites
+from hpc_amp.config import folders
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.fabric import find_fabric
 from hpc_amp.config.schema import Resources
