@@ -38,7 +38,6 @@ class Registry(Generic[T]):
         self._attributes = attributes
         self._base = base
         self._own = dict(own)
-        self._loaded: dict[tuple[str, str], type[T]] = {}
 
     def names(self) -> tuple[str, ...]:
         """All names: this package's in their order, then those of entry points, sorted."""
@@ -57,10 +56,7 @@ class Registry(Generic[T]):
     def get(self, name: str) -> type[T]:
         """Import and return the class of a name. Raises KeyError if the name is unknown, and
         RegistryError if its class cannot be used."""
-        place = self.place(name)
-        if (name, place) not in self._loaded:
-            self._loaded[name, place] = self._load(name, place)
-        return self._loaded[name, place]
+        return self._load(name, self.place(name))
 
     def place(self, name: str) -> str:
         """`package.module:Class` of a name. Imports nothing. Raises KeyError if the name is
