@@ -403,7 +403,7 @@ class TestShippedSitesAsScripts:
         "gridengine": ["-pe mpi 2", "-l h_rt=3600"],
     }
     LAUNCHED = {  # noqa: RUF012  on one node, on two
-        "thetagpu": ("torch.distributed.run", "mpirun -n"),
+        "thetagpu": ("--ranks", "mpirun -n"),
         "polaris": ("mpiexec -n", "mpiexec -n"),
         "aurora": ("mpiexec -n", "mpiexec -n"),
         "perlmutter": ("srun ", "srun "),
