@@ -3,9 +3,10 @@ for all points with the same request to the scheduler."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -143,15 +144,16 @@ class _Planner:
         self._common: dict[str, dict[str, Any]] = {}
         self._points: dict[str, list[int]] = {}
         self._expanded: dict[str, set[str]] = {}
+        self._absolute = functools.cache(absolute_path)
         self.folder = self._parent
         self.jobs: dict[int, str] = {}
 
     def add(self, point: Point, loaded: LoadedJob) -> None:
         """Add a point."""
-        self.folder = self._parent / loaded.job.name / self._id
         key = repr(_what_scripts_depend_on(loaded.job))
         if key not in self._plans:
-            plan = make_plan(loaded, self._site, self._run_dir(0))
+            self.folder = self._parent / loaded.job.name / self._id  # of all points
+            plan = make_plan(loaded, self._site, Path(self._run_dir(0)))
             plan = _with_campaign_visible(plan, self.folder)
             plan.scheduler.check(replace(plan, run_dir=self.folder))
             self._plans[key] = plan
@@ -160,11 +162,13 @@ class _Planner:
         self._expanded[key] &= {*map(str, (*self._site.expanded, *loaded.expanded))}
         self._points.setdefault(key, []).append(point.index)
         run_dir = self._run_dir(point.index)
-        content = _resolved_point(self._plans[key], self._common[key], loaded, run_dir)
+        content = _resolved_point(
+            self._plans[key], self._common[key], loaded, run_dir, self._absolute
+        )
         self.jobs[point.index] = json.dumps(content, default=_fields_of)
 
-    def _run_dir(self, index: int) -> Path:
-        return self.folder / "points" / run_name(index)
+    def _run_dir(self, index: int) -> str:
+        return f"{self.folder}/points/{run_name(index)}"
 
     def groups(self) -> tuple[PlannedGroup, ...]:
         """All groups, in the order of their first points."""
@@ -211,21 +215,25 @@ def _with_campaign_visible(plan: Plan, folder: Path) -> Plan:
 
 
 def _resolved_point(
-    plan: Plan, common: dict[str, Any], loaded: LoadedJob, run_dir: Path
+    plan: Plan,
+    common: dict[str, Any],
+    loaded: LoadedJob,
+    run_dir: str,
+    absolute: Callable[[str, Path], str],
 ) -> dict[str, Any]:
     """`jobs.rundir.resolved` for another point of the plan's group: `common`, with the training,
-    command, environment and paths of the point."""
+    command, environment and paths of the point. `absolute` is `jobs.plan.absolute_path`."""
     job, train = loaded.job, loaded.job.train
     if train is not None and plan.job.train is not None:
-        train = with_paths(train, lambda key, path: absolute_path(path, plan.submitted_from))
+        train = with_paths(train, lambda key, path: absolute(path, plan.submitted_from))
     env = {**plan.fabric_env, **plan.site.env, **job.container.env}
     container = {**common["job"]["container"], "env": env}
     return {
         **common,
-        "run_dir": str(run_dir),
+        "run_dir": run_dir,
         "overrides": [*loaded.overrides, *as_overrides(loaded.job, loaded.expanded)],
         "origins": origins_of(loaded, plan.site, plan.fabric),
-        "workdir": str(run_dir / "code") if job.code is not None else common["workdir"],
+        "workdir": f"{run_dir}/code" if job.code is not None else common["workdir"],
         "job": {**common["job"], "train": train, "run": job.run, "container": container},
     }
 
@@ -233,6 +241,12 @@ def _resolved_point(
 def _fields_of(section: Any) -> dict[str, Any]:
     """A section of a job as a dictionary for JSON, without keys that its task does not use. Much
     faster than `dataclasses.asdict`, which copies all values."""
+    kind: type = type(section)
+    return {name: getattr(section, name) for name in _names_of(kind)}
+
+
+@functools.cache
+def _names_of(section: type[Any]) -> tuple[str, ...]:
+    """The fields of a section that its task uses."""
     unused = getattr(section, "UNUSED", ())
-    names = (field.name for field in fields(section))
-    return {name: getattr(section, name) for name in names if name not in unused}
+    return tuple(field.name for field in fields(section) if field.name not in unused)

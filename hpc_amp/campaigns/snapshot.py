@@ -19,7 +19,8 @@ def write_snapshot(folder: Path, plans: Sequence[Plan]) -> None:
     """Write the code that the jobs of `plans` need into the folder of their campaign. All plans
     have the same `code`. Raises ConfigError if that is so large that it must be a mistake."""
     parent = folder.parents[1]
-    with tarfile.open(folder / NAME, "w") as archive:
+    # The older format of GNU tar is written in half the time of the default.
+    with tarfile.open(folder / NAME, "w", format=tarfile.GNU_FORMAT) as archive:
         for name in JOB_SIDE:
             copy = f"src/hpc_amp/{name}"
             archive.add(PACKAGE / name, copy, filter=_only_code(copy, PACKAGE / name, None))

@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpc_amp import __version__
-from hpc_amp.cli.bench import bench
-from hpc_amp.cli.container import container
-from hpc_amp.cli.docs import docs
-from hpc_amp.cli.doctor import doctor
-from hpc_amp.cli.explain import explain
-from hpc_amp.cli.export import export
 from hpc_amp.cli.job_options import JobCommand, takes_job
-from hpc_amp.cli.migrate import migrate
 from hpc_amp.cli.options import (
     SectionGroup,
     complete_runs,
@@ -27,12 +20,6 @@ from hpc_amp.cli.options import (
     no_check_option,
     runs_dir_option,
 )
-from hpc_amp.cli.remove import prune, rm
-from hpc_amp.cli.scale import scale
-from hpc_amp.cli.shell import shell
-from hpc_amp.cli.site import site
-from hpc_amp.cli.status import compare, status
-from hpc_amp.cli.sweep import sweep
 
 if TYPE_CHECKING:
     from hpc_amp.config.load import JobText
@@ -48,7 +35,46 @@ run_id_option = click.option(
 )
 
 
-@click.group(cls=SectionGroup, context_settings=_SETTINGS)
+# The commands of other modules, which are imported when they are called: their places, and what
+# the help says of them (the first sentence of their own).
+_ELSEWHERE = {
+    "bench": ("hpc_amp.cli.bench:bench", "Measure the speed of a job with several settings."),
+    "compare": (
+        "hpc_amp.cli.status:compare",
+        "Show runs side by side: the settings that differ, and the results.",
+    ),
+    "container": ("hpc_amp.cli.container:container", "Pull, build and inspect container images."),
+    "docs": ("hpc_amp.cli.docs:docs", "Print a page of the documentation, or list all pages."),
+    "doctor": (
+        "hpc_amp.cli.doctor:doctor",
+        "Check this machine, a job and its image for problems.",
+    ),
+    "explain": ("hpc_amp.cli.explain:explain", "Explain why a job failed."),
+    "export": ("hpc_amp.cli.export:export", "Send the curves of runs to a tracker."),
+    "migrate": (
+        "hpc_amp.cli.migrate:migrate",
+        "Update scripts with apex.amp, torch.cuda.amp or manual fp16.",
+    ),
+    "prune": ("hpc_amp.cli.remove:prune", "Remove old runs that have ended."),
+    "rm": (
+        "hpc_amp.cli.remove:rm",
+        "Remove runs with all their files, and symbolic links to them.",
+    ),
+    "scale": ("hpc_amp.cli.scale:scale", "Measure how a job scales with the number of nodes."),
+    "shell": ("hpc_amp.cli.shell:shell", "Open a shell in the job's container on a compute node."),
+    "site": ("hpc_amp.cli.site:site", "Site files: what hpc-amp knows about clusters."),
+    "status": (
+        "hpc_amp.cli.status:status",
+        "Show the state of runs, sweeps, studies and benchmarks, the newest first.",
+    ),
+    "sweep": (
+        "hpc_amp.cli.sweep:sweep",
+        "Run a job file with many settings, and rank the results.",
+    ),
+}
+
+
+@click.group(cls=SectionGroup, elsewhere=_ELSEWHERE, context_settings=_SETTINGS)
 @click.version_option(__version__, message="hpc-amp %(version)s")
 def app() -> None:
     """Run multi-node mixed-precision PyTorch jobs from one YAML file.
@@ -60,23 +86,6 @@ def app() -> None:
     run directory, whose job runs again. KEY=VALUE replaces one value. RUN is a run directory, a job
     id, or the name of a job (its newest run).
     """
-
-
-app.add_command(bench)
-app.add_command(compare)
-app.add_command(container)
-app.add_command(docs)
-app.add_command(doctor)
-app.add_command(explain)
-app.add_command(export)
-app.add_command(migrate)
-app.add_command(prune)
-app.add_command(rm)
-app.add_command(scale)
-app.add_command(shell)
-app.add_command(site)
-app.add_command(status)
-app.add_command(sweep)
 
 
 @app.command()
@@ -809,8 +818,8 @@ def resume(
     if the change gives it more steps. docs/reliability.md lists the keys that cannot change.
     """
     from hpc_amp.jobs import rundir
-    from hpc_amp.jobs.submit import Resumed
-    from hpc_amp.jobs.submit import resume as resume_run
+    from hpc_amp.jobs.resume import Resumed
+    from hpc_amp.jobs.resume import resume as resume_run
 
     run_dir = rundir.find_run(target, runs_dir)
     log = run_dir / "logs" / "job.log"

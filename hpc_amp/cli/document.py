@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import click
 
 from hpc_amp.cli.app import app
-from hpc_amp.cli.options import ENVIRONMENT, sections_of
+from hpc_amp.cli.options import ENVIRONMENT, SectionGroup
 from hpc_amp.documents import DOCS, write_or_check
 
 _HEAD = """# All commands
@@ -38,9 +38,12 @@ def page() -> str:
     context = click.Context(app, info_name="hpc-amp")
     rows = [f"| `{name}` | {meaning} |\n" for name, meaning in ENVIRONMENT.items()]
     parts = [_HEAD + "".join(rows)]
-    for title, commands in sections_of(app, context):
+    assert isinstance(app, SectionGroup)
+    for title, names in app.sections(context):
         parts.append(f"## {title}\n")
-        for name, command in commands:
+        for name in names:
+            command = app.get_command(context, name)
+            assert command is not None
             parts += _command(command, click.Context(command, context, info_name=name), "###")
     return "\n".join(parts)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
+
+from hpc_amp.registry import load
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 no_check_option = click.option(
@@ -90,7 +93,32 @@ _MEANT = {
 
 
 class SectionGroup(click.Group):
-    """A group whose help shows its commands in sections."""
+    """A group whose help shows its commands in sections.
+
+    `elsewhere` has the commands that are imported when they are called: their places
+    (`package.module:NAME`) and the texts that the help shows, by name.
+    """
+
+    def __init__(self, *, elsewhere: Mapping[str, tuple[str, str]], **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.elsewhere = elsewhere
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands."""
+        return sorted({*self.commands, *self.elsewhere})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name, imported if it is in another module; None if there is none."""
+        if cmd_name not in self.elsewhere:
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = load(self.elsewhere[cmd_name][0])
+        return command
+
+    def summary(self, name: str) -> str:
+        """What the help says of a command. Imports nothing."""
+        if name in self.elsewhere:
+            return self.elsewhere[name][1]
+        return self.commands[name].get_short_help_str(limit=80)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -103,9 +131,9 @@ class SectionGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section, in the order in which one uses its commands."""
-        for title, commands in sections_of(self, ctx):
+        for title, names in self.sections(ctx):
             with formatter.section(title):
-                rows = [(name, command.get_short_help_str(limit=80)) for name, command in commands]
+                rows = [(name, self.summary(name)) for name in names]
                 formatter.write_dl(rows, col_max=12)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -113,18 +141,15 @@ class SectionGroup(click.Group):
         with formatter.section("Environment variables"):
             formatter.write_dl(list(ENVIRONMENT.items()), col_max=18)
 
-
-def sections_of(
-    group: click.Group, ctx: click.Context
-) -> Iterator[tuple[str, list[tuple[str, click.Command]]]]:
-    """Yield each section of the help: its title, and its commands with their names."""
-    shown = {name for names in _SECTIONS.values() for name in names}
-    further = tuple(name for name in group.list_commands(ctx) if name not in shown)
-    for title, names in {**_SECTIONS, "Further": further}.items():
-        commands = [(name, group.get_command(ctx, name)) for name in names]
-        found = [(name, command) for name, command in commands if command is not None]
-        if found:
-            yield title, found
+    def sections(self, ctx: click.Context) -> Iterator[tuple[str, list[str]]]:
+        """Yield each section of the help: its title, and the names of its commands."""
+        known = self.list_commands(ctx)
+        shown = {name for names in _SECTIONS.values() for name in names}
+        further = tuple(name for name in known if name not in shown)
+        for title, names in {**_SECTIONS, "Further": further}.items():
+            found = [name for name in names if name in known]
+            if found:
+                yield title, found
 
 
 def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -25,6 +25,8 @@ class Key:
     """The name of the dataclass's field."""
     type: Any
     """The type without `Annotated` and `| None`: `int`, `list[str]`, a `Literal`, a dataclass."""
+    is_section: bool
+    """Whether the value is a section with keys of its own."""
     optional: bool
     """Whether the value may be null."""
     checks: tuple[Callable[[Any], object], ...]
@@ -40,11 +42,6 @@ class Key:
     """Why `resume` cannot change the key; None if it can."""
     registered: Registered | None = None
     """The registry with the allowed values, if there is one."""
-
-    @property
-    def is_section(self) -> bool:
-        """Whether the value is a section with keys of its own."""
-        return dataclasses.is_dataclass(self.type) and self.type is not MappingNode
 
     @property
     def shorthand(self) -> Key | None:
@@ -78,6 +75,7 @@ def _keys_of(section: type[Any]) -> dict[str, Key]:
             name=name,
             field=field.name,
             type=kind,
+            is_section=dataclasses.is_dataclass(kind) and kind is not MappingNode,
             optional=optional,
             checks=checks,
             required=required,
@@ -132,7 +130,8 @@ def find_key(section: type, path: list[str]) -> Key | None:
     if key.is_section:
         return find_key(key.type, rest)
     if get_origin(key.type) is dict and len(rest) == 1:
-        return Key(rest[0], rest[0], str, optional=False, checks=(), required=False)
+        entry = rest[0]
+        return Key(entry, entry, str, is_section=False, optional=False, checks=(), required=False)
     return None
 
 

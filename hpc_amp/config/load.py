@@ -80,7 +80,11 @@ class JobSource:
     def with_overrides(self, overrides: Sequence[str]) -> JobSource:
         """The same job file with further overrides, which may choose another task. Raises
         ConfigError."""
-        return read_tree(self.path, self.text, self.written, (*self.overrides, *overrides))
+        every = (*self.overrides, *overrides)
+        if any(map(_CHOOSES_TASK.match, overrides)):
+            return read_tree(self.path, self.text, self.written, every)
+        tree = apply_overrides(self.tree, overrides, self.schema)
+        return replace(self, tree=tree, overrides=every)
 
     @property
     def site(self) -> str:
@@ -103,6 +107,8 @@ class JobSource:
         job = as_job(build(self.schema, tree))
         loaded = LoadedJob(job, self.path, self.text, tree, self.overrides, tuple(expanded))
         _one_of_train_and_run(loaded)
+        if job.run is None and not job.values:
+            return loaded
         return replace(loaded, job=replace(job, run=_with_values(loaded)))
 
 

@@ -142,9 +142,9 @@ class Launch:
 
     method: Annotated[str, Registered("hpc_amp.launchers:LAUNCHERS", ("auto",))] = "auto"
     """`srun`: one task for each rank (Slurm). `mpirun`: Open MPI's. `mpiexec`: MPICH's (hydra) or
-    Cray's (PALS). `torchrun`: one agent on each node. `single`: one process. `auto`: the site's,
-    else `srun` on Slurm; elsewhere `single` for one rank, `torchrun` on one node, `mpirun` on
-    several."""
+    Cray's (PALS). `torchrun`: one agent on each node. `processes`: the ranks of one node, without
+    another program. `single`: one process. `auto`: the site's, else `srun` on Slurm; elsewhere
+    `single` for one rank, `processes` on one node, `mpirun` on several."""
     mpi: Literal["none", "hybrid", "bind"] = "none"
     """Whether the program itself uses MPI. `hybrid`: it uses the image's MPI under the launcher of
     the host. `bind`: it uses the host's MPI, mounted into the image (`host_mpi` of the site). Both

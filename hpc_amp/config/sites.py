@@ -6,7 +6,6 @@ import dataclasses
 import fnmatch
 import itertools
 import shutil
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -204,5 +203,7 @@ def _generic(scheduler: str, files: dict[str, Path]) -> Site:
 def host_names() -> list[str]:
     """This host's names. DNS, which may be slow, is asked only if the host's name is not a full
     one."""
+    import socket  # only for `site: auto`
+
     name = socket.gethostname()
     return [name] if "." in name else [name, socket.getfqdn()]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import ClassVar
 
@@ -206,6 +205,8 @@ class _Converter:
 
 def _neighbours(path: Path) -> str:
     """The hint for a missing file: the name of a similar file in its folder, if there is one."""
+    from difflib import get_close_matches
+
     try:
         names = [item.name for item in path.parent.iterdir() if item.suffix in (".yaml", ".yml")]
     except OSError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
 
 from hpc_amp.config.keys import keys_of
 from hpc_amp.config.tree import Scalar, describe, shown
@@ -15,6 +14,8 @@ from hpc_amp.tasks.registry import TASKS, TaskError, config_class
 
 def nearest(word: str, valid: Iterable[str]) -> str | None:
     """The valid word that is most similar to `word`, or None. Case and dashes are ignored."""
+    from difflib import get_close_matches
+
     plain = {option.lower().replace("-", "_"): option for option in valid}
     near = get_close_matches(word.lower().replace("-", "_"), plain, n=1)
     return plain[near[0]] if near else None

@@ -5,6 +5,7 @@ Standard library only, because both halves of the package read configurations.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -22,6 +23,7 @@ _SIZE_UNITS = {
 _COUNT = re.compile(r"(\d{1,9})\s*(steps?|epochs?)")
 
 
+@functools.lru_cache
 def parse_duration(text: str) -> int:
     """Convert a duration to seconds: `"HH:MM:SS"`, `"D-HH:MM:SS"`, `"90m"`, `"1h30m"`, `"45s"`,
     `"2d"`.

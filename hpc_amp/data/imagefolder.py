@@ -6,10 +6,10 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from PIL import Image
-from torchvision.datasets import ImageFolder
 
 from hpc_amp.config import schema
 from hpc_amp.data.decode import decode_all
@@ -20,6 +20,9 @@ from hpc_amp.data.together import together
 from hpc_amp.distributed.collect import gather
 from hpc_amp.distributed.world import World
 from hpc_amp.models.build import SMALL_IMAGE
+
+if TYPE_CHECKING:
+    from torchvision.datasets import ImageFolder
 
 PROBED = 256
 """How many images, spread over the set, are opened to find out whether all have one small size."""
@@ -70,6 +73,8 @@ def missing(root: Path) -> str | None:
 def scan(root: Path) -> Folder:
     """List the files below `root`. Raises DataError if a class is empty, or if the classes of
     training and test images differ."""
+    from torchvision.datasets import ImageFolder  # it takes about as long as torch
+
     test = _test_folder(root)
     if test is None:
         raise DataError(f"the image folder {root} is not visible from every node")

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torchvision
 from torch import Tensor
 
 from hpc_amp.data.errors import DataError
@@ -48,6 +47,8 @@ class PublicSet(ABC):
         The files are downloaded to a temporary folder first. So a download that is killed, or two
         at the same time, never leave an incomplete set.
         """
+        import torchvision  # it takes about as long as torch: only what uses it imports it
+
         root.mkdir(parents=True, exist_ok=True)
         fetch = getattr(torchvision.datasets, self.torchvision_name)
         with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as partial:
@@ -90,6 +91,8 @@ class Cifar(PublicSet):
 
     def read(self, folder: Path) -> ImageSet:
         """Read the set, and check it against the published checksums."""
+        import torchvision
+
         reader = getattr(torchvision.datasets, self.torchvision_name)
 
         def split(train: bool) -> Images:

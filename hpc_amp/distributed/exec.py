@@ -12,6 +12,7 @@ something else in the command's place:
     --mpi-probe          the MPI check (`hpc_amp.preflight.mpi`)
     --preflight FOLDER   the preflight of this node (`hpc_amp.preflight.meeting`)
     --shell              a shell, as the only rank (`hpc-amp shell`)
+    --ranks N            all N ranks of a single node (`hpc_amp.distributed.processes`)
     -- COMMAND ...       another command, as the only rank
 """
 
@@ -34,7 +35,8 @@ from hpc_amp.distributed.world import World, WorldError, resolve, standard_varia
 
 USAGE = (
     "usage: python -m hpc_amp.distributed.exec "
-    "(--job JOB_JSON [--mpi-probe | --preflight FOLDER | --shell | -- COMMAND ...] "
+    "(--job JOB_JSON [--mpi-probe | --preflight FOLDER | --shell | --ranks N | "
+    "-- COMMAND ...] "
     "| -- COMMAND [ARGUMENT ...])"
 )
 
@@ -82,6 +84,10 @@ def _run_job(path: Path, what: list[str]) -> NoReturn:
         meeting.main(path, _read(path), Path(what[1]))
     elif what[0] == "--" and len(what) >= 2:
         become_alone(_session(path, _read(path), what[1:]))
+    elif what[0] == "--ranks" and len(what) == 2:
+        from hpc_amp.distributed.processes import run_ranks  # only needed here
+
+        sys.exit(run_ranks(int(what[1]), [sys.executable, *sys.orig_argv[1:-2]]))
     elif what == ["--shell"]:
         become_alone(_shell(path, _read(path)))
     else:

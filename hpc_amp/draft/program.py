@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpc_amp.campaigns.points import split_values
 from hpc_amp.config.load import JobText
 from hpc_amp.config.write import to_text
 from hpc_amp.errors import UsageError
@@ -41,7 +40,7 @@ def job_or_program(given: Path, arguments: Sequence[str]) -> Path | JobText:
     if given.name == LATEST:
         given = follow_latest(given)
     if (given / "job.json").is_file() and not arguments:
-        from hpc_amp.jobs.submit import again  # only for a run: it takes half of this module's time
+        from hpc_amp.jobs.again import again  # only for a run: it takes half of this module's time
 
         return again(given)
     if given.is_dir():
@@ -74,6 +73,8 @@ def job_or_program(given: Path, arguments: Sequence[str]) -> Path | JobText:
 def varied(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Arguments of which some have several values, `--lr=0.1,0.2`: the arguments with a name in
     place of the values, `--lr={lr}`, and the overrides that give the name its values."""
+    from hpc_amp.campaigns.points import split_values
+
     words: list[str] = []
     overrides: list[str] = []
     names: set[str] = set()

@@ -9,7 +9,6 @@ executed: no monitor, hook, filter, external diff or text conversion, and nothin
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import selectors
@@ -81,6 +80,8 @@ def read_code_state(run_dir: Path) -> CodeState | None:
     facts = read_json(run_dir / FACTS)
     if not facts:
         return None
+    import hashlib  # it loads OpenSSL
+
     try:
         changes = hashlib.sha256((run_dir / PATCH).read_bytes()).hexdigest()[:12]
     except OSError:

@@ -14,7 +14,6 @@ used. If it cannot be written, commands work as before, in their own folder.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import time
 from pathlib import Path
@@ -38,6 +37,8 @@ def state_folder() -> Path | None:
 
 def hash_of(folder: Path) -> str:
     """A name for a file that belongs to a folder."""
+    import hashlib  # it loads OpenSSL
+
     return hashlib.sha256(os.fsencode(folder)).hexdigest()[:20]
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from hpc_amp.config.units import parse_duration
 from hpc_amp.errors import ConfigError
 from hpc_amp.jobs.shell import ShellText, comment, quote, templates, verbatim, words
-from hpc_amp.lint.header import header_errors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,6 +56,8 @@ def _check_directives(plan: Plan, script: str) -> None:
     grammar = plan.scheduler.grammar
     if grammar is None:
         return
+    from hpc_amp.lint.header import header_errors  # not for a scheduler without directives
+
     lines = script.splitlines()
     ours = set(plan.scheduler.directives(_without_additions(plan)))
     for finding in header_errors(script, grammar):

@@ -9,8 +9,8 @@ import contextlib
 import datetime
 import json
 import os
+import random
 import re
-import secrets
 import shlex
 import shutil
 import string
@@ -44,7 +44,7 @@ def new_run_id() -> str:
     """A new run id: the time in UTC and four random letters, such as `20261127-223455-kqzf`. Run
     ids sort by time."""
     now = datetime.datetime.now(datetime.timezone.utc)
-    letters = "".join(secrets.choice(string.ascii_lowercase) for _ in range(4))
+    letters = "".join(random.SystemRandom().choices(string.ascii_lowercase, k=4))
     return f"{now:%Y%m%d-%H%M%S}-{letters}"
 
 

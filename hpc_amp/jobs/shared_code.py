@@ -14,7 +14,6 @@ renames a copy that nothing links, looks for links once more, and renames it bac
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import time
@@ -50,7 +49,7 @@ def link_package(folder: Path, plan: Plan) -> None:
                 _write(shared, files)
             os.utime(shared)  # it leaves it alone for a while
             link.symlink_to(shared)
-            if _hash(_content(link)) == shared.name:
+            if _is_as_written(link, files) or _hash(_content(link)) == shared.name:
                 return
         link.unlink(missing_ok=True)
     plan.shared_code.mkdir(parents=True, exist_ok=True)  # the script mounts it
@@ -63,6 +62,9 @@ def _write(shared: Path, files: dict[str, bytes]) -> None:
     stage = shared.with_name(f".{shared.name}-{os.urandom(4).hex()}")
     try:
         write_package(stage, files)
+        now = time.time_ns()
+        for name in files:
+            os.utime(stage / name, ns=(now, now))  # see `_is_as_written`
         try:
             os.rename(stage, shared)
         except OSError:
@@ -73,6 +75,8 @@ def _write(shared: Path, files: dict[str, bytes]) -> None:
 
 
 def _hash(files: Iterable[tuple[str, bytes]]) -> str:
+    import hashlib  # it loads OpenSSL
+
     digest = hashlib.sha256()
     for name, content in sorted(files):
         digest.update(f"{name}\0{len(content)}\0".encode())
@@ -80,14 +84,28 @@ def _hash(files: Iterable[tuple[str, bytes]]) -> str:
     return digest.hexdigest()[:20]
 
 
+def _is_as_written(copy: Path, files: dict[str, bytes]) -> bool:
+    """Whether a copy certainly has these files, unchanged. All its files got the same time when it
+    was written, so a stat of each shows it: on a shared file system, to read them takes long."""
+    sizes, times = {}, set()
+    for name in _names(copy):
+        status = os.stat(copy / name)
+        sizes[name] = status.st_size
+        times.add(status.st_mtime_ns)
+    return len(times) == 1 and sizes == {name: len(content) for name, content in files.items()}
+
+
 def _content(folder: Path) -> Iterator[tuple[str, bytes]]:
+    for name in _names(folder):
+        yield name, (folder / name).read_bytes()
+
+
+def _names(folder: Path) -> Iterator[str]:
     """The files of a copy, without what Python adds to it."""
     for path, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in NEVER_COPIED]
         for name in names:
-            file = os.path.join(path, name)
-            with open(file, "rb") as stream:
-                yield os.path.relpath(file, folder), stream.read()
+            yield os.path.relpath(os.path.join(path, name), folder)
 
 
 def remove_unused(folders: Iterable[Path], *, older_than: float = _ABANDONED) -> int:

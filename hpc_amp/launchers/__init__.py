@@ -20,6 +20,7 @@ LAUNCHERS: Registry[Launcher] = Registry(
         "mpirun": "hpc_amp.launchers.mpi:Mpirun",
         "mpiexec": "hpc_amp.launchers.mpi:Mpiexec",
         "torchrun": "hpc_amp.launchers.torchrun:Torchrun",
+        "processes": "hpc_amp.launchers.processes:Processes",
         "single": "hpc_amp.launchers.single:Single",
     },
     attributes=("name",),

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import difflib
 
-import torchvision
 from torch import nn
 
 from hpc_amp.models.plain import PLAIN
@@ -34,6 +33,8 @@ def build_model(model: Model, *, classes: int, channels: int, image_size: int) -
         if model.name != "fc" and image_size < smallest:
             raise ModelError(f"model.name: {model.name} needs images of {smallest} pixels or more")
         return PLAIN[model.name](classes, channels, image_size)
+    import torchvision  # it takes about as long as torch, and most networks do not need it
+
     _check_torchvision(model, channels)
     more = {"aux_logits": False, "init_weights": True} if model.name in _SEVERAL_OUTPUTS else {}
     return torchvision.models.get_model(model.name, weights=None, num_classes=classes, **more)
@@ -60,6 +61,8 @@ def _resnet(model: Model, classes: int, channels: int, image_size: int) -> ResNe
 def _check_torchvision(model: Model, channels: int) -> None:
     """Raise ModelError if torchvision has no such classification model, or it does not fit the
     settings or the images."""
+    import torchvision
+
     # Only classification models: those of torchvision.models.detection etc. need other inputs.
     known = torchvision.models.list_models(module=torchvision.models)
     if model.name not in known:

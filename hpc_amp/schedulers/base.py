@@ -328,8 +328,11 @@ def without_options(
 
 
 def launcher_of_one_node(job: Job) -> str:
-    """The default launcher for a job on one node if the scheduler has no launcher of its own."""
-    return "single" if job.world_size == 1 else "torchrun"
+    """The default launcher for a job on one node if the scheduler has no launcher of its own. Only
+    torchrun takes `launch.args`."""
+    if job.world_size == 1:
+        return "single"
+    return "torchrun" if job.launch.args else "processes"
 
 
 def directive_words(line: str, grammar: Grammar) -> list[str]:

@@ -123,15 +123,15 @@ class Tracking:
         NAME/step-XXXXXXXX.png, and to the trackers."""
         if not self._active or images is None:
             return
-        from torchvision.utils import make_grid, save_image
+        from PIL import Image
 
-        images = images.nan_to_num()  # NaN becomes black
-        grid = make_grid(images, nrow=math.ceil(math.sqrt(len(images))))
+        grid = picture_of(images.nan_to_num()).cpu()  # NaN becomes black
+        pixels = (grid * 255 + 0.5).clamp(0, 255).byte().permute(1, 2, 0).numpy()
         with self._unless_disk_is_full():
             folder = self._run.path / name
             folder.mkdir(exist_ok=True)
-            save_image(grid, folder / f"step-{step:08d}.png")
-        self._call("picture", step, name, grid.cpu())
+            Image.fromarray(pixels).save(folder / f"step-{step:08d}.png")
+        self._call("picture", step, name, grid)
 
     def animation(self, step: int, frames: Tensor | None) -> None:
         """Report a moving picture of frames [T, 3, H, W] with values from 0 to 1, made at `step`:
@@ -250,3 +250,20 @@ def _cut_after(path: Path, step: int, evaluated: bool) -> list[dict[str, Any]] |
         kept.append(f"{text}\n")
     write_atomically(path, "".join(kept))
     return rest if dropped else None
+
+
+def picture_of(images: Tensor) -> Tensor:
+    """Images [N, C, H, W] side by side in one picture [3, height, width], in about as many rows as
+    columns, with 2 black pixels around each. A single image is the picture itself. C is 1 or 3."""
+    images = images.expand(-1, 3, -1, -1)
+    number, _, height, width = images.shape
+    if number == 1:
+        return images[0]
+    columns = math.ceil(math.sqrt(number))
+    rows = math.ceil(number / columns)
+    picture = images.new_zeros(3, 2 + rows * (height + 2), 2 + columns * (width + 2))
+    for index, image in enumerate(images):
+        row, column = divmod(index, columns)
+        top, left = 2 + row * (height + 2), 2 + column * (width + 2)
+        picture[:, top : top + height, left : left + width] = image
+    return picture

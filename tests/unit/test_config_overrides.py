@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_amp.config.load import load_job
+from hpc_amp.config.load import load_job, read_job
 from hpc_amp.config.schema import to_plain
 from hpc_amp.errors import ConfigError
 from hpc_amp.tasks.classification.config import Model
@@ -149,3 +149,24 @@ def test_bytes_that_are_not_utf_8():
     with pytest.raises(ConfigError) as caught:
         load("job.setup=\udcff")
     assert str(caught.value) == "override 'job.setup=\\udcff': the value is not UTF-8 text"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["train.precision=fp16", "container.env={B: c}"],
+        ["train={model: resnet32}"],
+        ["train.task=dcgan", "train.gan.latent=32"],
+        ["train=null", "run=[python, x.py]"],
+    ],
+)
+def test_overrides_that_are_added_later_count_like_those_of_the_same_call(more):
+    """A sweep adds those of each point to a job file that was read once. They may choose a task."""
+    first = ["job.nodes=2", "train.precision=O1"]
+    at_once = read_job(Path("job.yaml"), [*first, *more])
+
+    added = read_job(Path("job.yaml"), first).with_overrides(more)
+
+    assert (added.tree, added.schema, added.overrides) == (
+        at_once.tree, at_once.schema, at_once.overrides
+    )  # fmt: skip

@@ -12,7 +12,8 @@ import pytest
 from support.stubs import StubHost
 
 from hpc_amp.errors import ConfigError, UsageError
-from hpc_amp.jobs import change, submit
+from hpc_amp.jobs import change
+from hpc_amp.jobs.again import again
 from hpc_amp.jobs.code import copy_code
 from hpc_amp.jobs.compared import _code
 from hpc_amp.jobs.events import record_event
@@ -131,7 +132,7 @@ def test_only_the_code_of_a_run_has_the_state_of_a_run(tmp_path: Path) -> None:
 def test_a_copy_of_a_point_without_its_job_file(tmp_path: Path) -> None:
     run_dir = run_in(tmp_path)
     (run_dir / "config.yaml").symlink_to("../../config.yaml")
-    for command in (submit.again, lambda folder: change.plan_change(folder, [], here=True)):
+    for command in (again, lambda folder: change.plan_change(folder, [], here=True)):
         with pytest.raises(UsageError, match="leads nowhere") as refused:
             command(run_dir)
         assert "cp -aL" in (refused.value.hint or "")

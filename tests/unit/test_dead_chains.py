@@ -11,8 +11,8 @@ from support.stubs import StubHost, command_that_says
 
 from hpc_amp.jobs.control import cancel
 from hpc_amp.jobs.events import read_events, record_event
+from hpc_amp.jobs.resume import resume
 from hpc_amp.jobs.status import run_statuses
-from hpc_amp.jobs.submit import resume
 
 HEAD = "JobID  State\n==============\n"
 

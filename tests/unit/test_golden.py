@@ -29,7 +29,7 @@ CASES = [
     ("slurm", "mpirun", "apptainer"),
     *itertools.product(["slurm"], ["srun"], ["charliecloud", "podman"]),
     *itertools.product(["slurm"], ["srun", "torchrun"], ["pyxis"]),
-    *itertools.product(["local"], ["torchrun", "single"], ["apptainer", "none"]),
+    *itertools.product(["local"], ["torchrun", "processes", "single"], ["apptainer", "none"]),
     *itertools.product(["pbs", "cobalt"], ["mpirun", "mpiexec", "single"], ["apptainer"]),
     *itertools.product(["pbs", "cobalt"], ["mpirun"], ["none"]),
     *itertools.product(["gridengine"], ["mpirun", "single"], ["apptainer"]),

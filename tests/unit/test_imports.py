@@ -6,13 +6,14 @@ from __future__ import annotations
 import ast
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from importlinter import api
-from support.environment import REPOSITORY
+from support.environment import REPOSITORY, clean_environ
 from support.stubs import RUN_ID, StubHost
 
 from hpc_amp.jobs.code import JOB_SIDE
@@ -53,6 +54,53 @@ def test_only_what_is_on_the_list_is_imported(host: StubHost, case: str, words: 
     assert third_party <= ALLOWED[case]
     assert "hpc_amp.cli.app" in modules
     assert not {name for name in modules if name.startswith("hpc_amp.train")}
+
+
+# What a command must not import, with all that is in it: it would start more slowly.
+SLOW = {
+    "--help": {"yaml", "jinja2", "hpc_amp.config", "hpc_amp.jobs", "hpc_amp.schedulers"},
+    "status": {"yaml", "jinja2", "hpc_amp.config.schema", "hpc_amp.lint", "hpc_amp.jobs.submit"},
+    "submit": {
+        *("hpc_amp.jobs.resume", "hpc_amp.jobs.change", "hpc_amp.jobs.control"),
+        *("hpc_amp.gan", "hpc_amp.tasks.spade", "hpc_amp.containers.podman", "difflib", "csv"),
+    },
+}
+COMMANDS_OF_OTHERS = {
+    *("hpc_amp.cli.bench", "hpc_amp.cli.campaigns", "hpc_amp.cli.container", "hpc_amp.cli.scale"),
+    *("hpc_amp.cli.sweep", "hpc_amp.campaigns.submit", "hpc_amp.study", "hpc_amp.explain"),
+}
+
+
+@pytest.mark.parametrize("words", ["--help", "status", "submit job.yaml"])
+def test_commands_do_not_import_what_others_need(host: StubHost, words: str) -> None:
+    host.write_job({"name": "test", "site": "slurm", "train": {}, "job": {"gpus_per_node": 2}})
+    assert host.hpc_amp("submit", "job.yaml").returncode == 0  # `status` has a run to show
+
+    modules = imported(host, *words.split())
+
+    unwanted = SLOW[words.split()[0]] | COMMANDS_OF_OTHERS
+    assert not {name for name in modules for one in unwanted if within(name, one)}
+
+
+def test_what_must_not_be_imported_exists() -> None:
+    known = {*modules_below(PACKAGE), *ALLOWED["dry run"], *sys.stdlib_module_names}
+
+    assert {*COMMANDS_OF_OTHERS, *(name for names in SLOW.values() for name in names)} <= known
+
+
+def test_a_rank_starts_without_torchvision() -> None:
+    """It takes about as long to import as torch. Networks and data that need it import it."""
+    pytest.importorskip("torch")
+    modules = "sys, hpc_amp.train.session, hpc_amp.tasks.classification.task"
+    code = f"import {modules}; print(*sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=clean_environ(), text=True, capture_output=True
+    )
+
+    assert result.returncode == 0, result.stderr
+    tops = {name.partition(".")[0] for name in result.stdout.split()}
+    assert "torch" in tops
+    assert not tops & {"torchvision", "tensorboard", "click", "yaml"}
 
 
 def test_the_list_holds_no_more_than_is_imported(host: StubHost) -> None:

@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.stubs import StubHost, events
 
+from hpc_amp.jobs import shared_code
 from hpc_amp.jobs.events import record_event
 from hpc_amp.jobs.places import follow_latest, write_latest
 from hpc_amp.jobs.shared_code import remove_unused
@@ -91,6 +93,30 @@ def test_a_changed_copy_is_not_used(host: StubHost, change: str) -> None:
     assert not (run / "src").is_symlink() and (first / "src").resolve() == copy
     assert "# mine" not in (run / "src" / "hpc_amp" / "errors.py").read_text()
     assert not (run / "src" / "hpc_amp" / "more.py").exists()
+
+
+def test_the_files_of_a_copy_are_read_only_if_their_times_differ(
+    host: StubHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after `cp -r`, or in a copy that an older hpc-amp wrote."""
+    submitted(host)
+    (copy,) = copies(host)
+    plan = host.plan({"run": ["true"], "job": {"gpus_per_node": 0}}, cwd=host.work)
+    plan = replace(plan, shares_code=True)
+    read: list[Path] = []
+    content = shared_code._content
+    monkeypatch.setattr(
+        shared_code, "_content", lambda folder: read.append(folder) or content(folder)
+    )
+
+    for times_differ in (False, True):
+        if times_differ:
+            os.utime(copy / "hpc_amp" / "errors.py", (1, 1))
+        folder = host.work / f"run{times_differ}"
+        folder.mkdir()
+        shared_code.link_package(folder, plan)
+        assert (folder / "src").resolve() == copy
+        assert bool(read) == times_differ
 
 
 def test_what_python_adds_to_a_copy_does_not_count(host: StubHost) -> None:

@@ -3,6 +3,7 @@
 import itertools
 import re
 import shlex
+import socket
 import subprocess
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from support.container import sif
 from support.environment import REPOSITORY
 
 from hpc_amp import resources
-from hpc_amp.config import folders, sites
+from hpc_amp.config import folders
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.fabric import find_fabric
 from hpc_amp.config.schema import Resources
@@ -129,7 +130,7 @@ CASES = {
     "scheduler: pbs\nchunk: [a b]": "a.yaml:2: chunk: 'a b' is not a resource of a chunk: write "
     "name=value",
     "scheduler: pbs\nlauncher: srun": "a.yaml:2: launcher: srun does not work with PBS; use one "
-    "of: auto, mpirun, mpiexec, torchrun, single",
+    "of: auto, mpirun, mpiexec, torchrun, processes, single",
     "scheduler: pbs\nfabric: slingshots": "a.yaml:2: fabric: there is no fabric profile "
     "'slingshots'; did you mean slingshot? The profiles are ethernet, ib, slingshot, "
     "slingshot-no-eager, slingshot-ofi",
@@ -219,10 +220,10 @@ class TestAuto:
 
     def test_asks_the_machine_for_its_names(self, monkeypatch):
         write("config/hpc-amp/sites/lake.yaml", "scheduler: slurm\nhosts: [login1.lake.org]\n")
-        monkeypatch.setattr(sites.socket, "gethostname", lambda: "login1")
-        monkeypatch.setattr(sites.socket, "getfqdn", lambda: "login1.lake.org")
+        monkeypatch.setattr(socket, "gethostname", lambda: "login1")
+        monkeypatch.setattr(socket, "getfqdn", lambda: "login1.lake.org")
         assert find_site(which=nothing).name == "lake"
-        monkeypatch.setattr(sites.socket, "gethostname", lambda: "login2.lake.org")
+        monkeypatch.setattr(socket, "gethostname", lambda: "login2.lake.org")
         assert find_site(which=nothing).name == "local"
 
     def test_is_slurm_where_slurm_is_configured(self, monkeypatch):
@@ -409,7 +410,7 @@ class TestShippedSitesAsScripts:
         "gridengine": ["-pe mpi 2", "-l h_rt=3600"],
     }
     LAUNCHED = {  # noqa: RUF012  on one node, on two
-        "thetagpu": ("torch.distributed.run", "mpirun -n"),
+        "thetagpu": ("--ranks", "mpirun -n"),
         "polaris": ("mpiexec -n", "mpiexec -n"),
         "aurora": ("mpiexec -n", "mpiexec -n"),
         "perlmutter": ("srun ", "srun "),

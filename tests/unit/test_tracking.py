@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import torch
 from support.environment import file_size_limit
 from support.training import curve
 
@@ -15,7 +17,7 @@ from hpc_amp.distributed.world import World
 from hpc_amp.trackers.base import Tracker
 from hpc_amp.trackers.registry import TRACKERS
 from hpc_amp.train.rundir import RunDirectory
-from hpc_amp.train.tracking import Tracking
+from hpc_amp.train.tracking import Tracking, picture_of
 
 
 def track(folder: Path, steps: range, *, attempt: int = 1, rank: int = 0) -> Tracking:
@@ -28,6 +30,24 @@ def track(folder: Path, steps: range, *, attempt: int = 1, rank: int = 0) -> Tra
         tracker.scalars(step, {"train/loss": step + attempt / 10})
     tracker.close()
     return tracker
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 5, 4), (2, 1, 4, 4), (5, 3, 4, 6), (16, 1, 8, 8)])
+def test_a_picture_is_the_grid_that_torchvision_makes(
+    tmp_path: Path, shape: tuple[int, int, int, int]
+) -> None:
+    utils = pytest.importorskip("torchvision.utils")
+    images = torch.rand(shape, generator=torch.Generator().manual_seed(0)) * 1.2 - 0.1
+    columns = math.ceil(math.sqrt(len(images)))
+    expected = utils.make_grid(images, nrow=columns)
+    utils.save_image(expected, tmp_path / "expected.png")
+    tracker = track(tmp_path / "run", range(1, 2))
+
+    tracker.pictures(1, images, "inputs")
+
+    assert torch.equal(picture_of(images), expected)
+    written = tmp_path / "run" / "inputs" / "step-00000001.png"
+    assert written.read_bytes() == (tmp_path / "expected.png").read_bytes()
 
 
 def events(folder: Path) -> Iterator[Path]:

@@ -43,7 +43,7 @@ class Local(Scheduler):
     grace = 30
 
     def default_launcher(self, job: Job) -> str:
-        """torchrun for several ranks, else `single`."""
+        """`processes` for several ranks, else `single`."""
         return launcher_of_one_node(job)
 
     def directives(self, plan: Spec) -> list[str]:

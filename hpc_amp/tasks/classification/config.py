@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
@@ -51,6 +50,8 @@ class ClassificationConfig(Train):
         """A network that neither this package nor torchvision has."""
         known = OWN | TORCHVISION
         if self.model.name not in known:
+            import difflib  # only for the error
+
             near = difflib.get_close_matches(self.model.name, sorted(known), n=3, cutoff=0.5)
             hint = f"did you mean {', '.join(near)}?" if near else "docs/config.md names networks"
             problem = f"there is no model {self.model.name!r}"

@@ -1,0 +1,82 @@
+"""Starts the ranks of a single node as child processes.
+
+torchrun imports torch before it starts the ranks, and they import it once more. This module needs
+the standard library only, so the ranks start at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_CHECKPOINTED = 75
+_GRACE = 30
+"""Seconds between SIGTERM and SIGKILL for the other ranks of one that failed."""
+
+
+def run_ranks(number: int, command: list[str]) -> int:
+    """Run a command as each of `number` ranks, with the variables that torchrun sets, and wait for
+    them.
+
+    Signals are forwarded to the ranks. If a rank fails, the others get SIGTERM, and SIGKILL 30 s
+    later. Returns the exit status of the first rank that failed, or 128 and the number of the
+    signal that ended it. Without a failure, it is 75 if a rank stopped at a checkpoint, else 0.
+    Raises OSError if the command cannot be run.
+    """
+    ranks: dict[int, int] = {}
+    """The process ids of the ranks that run, with their ranks."""
+
+    def forward(received: int, frame: FrameType | None) -> None:
+        _send(os.kill, ranks, received)
+
+    # A signal that comes during the start is forwarded when all ranks are there.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+    for one in _FORWARDED:
+        if signal.getsignal(one) is not signal.SIG_IGN:  # such as SIGHUP by nohup
+            signal.signal(one, forward)
+    signal.signal(signal.SIGALRM, lambda received, frame: _send(os.killpg, ranks, signal.SIGKILL))
+    for rank in range(number):
+        # A group of its own: a signal to the group of this process reaches it by `forward` only.
+        process = os.posix_spawn(
+            command[0], command, _environment(rank, number), setpgroup=0, setsigmask=()
+        )
+        ranks[process] = rank
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+    return _wait(ranks)
+
+
+def _environment(rank: int, number: int) -> dict[str, str]:
+    own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number}
+    return {**os.environ, **{name: str(value) for name, value in own.items()}, "GROUP_RANK": "0"}
+
+
+def _wait(ranks: dict[int, int]) -> int:
+    """Wait until all ranks have ended; end the others when one fails."""
+    failed = stopped = 0
+    while ranks:
+        process, waited = os.wait()
+        rank = ranks.pop(process, None)
+        if rank is None:
+            continue  # as process 1 of a container, this one gets the orphans
+        status = os.waitstatus_to_exitcode(waited)
+        if status == _CHECKPOINTED:
+            stopped = status
+        elif status != 0 and not failed:
+            failed = status if status > 0 else 128 - status
+            how = f"exit status {status}" if status > 0 else signal.Signals(-status).name
+            print(f"hpc-amp: rank {rank} ended with {how}", file=sys.stderr, flush=True)
+            _send(os.kill, ranks, signal.SIGTERM)
+            signal.alarm(_GRACE)
+    return failed or stopped
+
+
+def _send(send: Callable[[int, int], None], ranks: dict[int, int], number: int) -> None:
+    """Send a signal to all ranks that run."""
+    for process in list(ranks):
+        with contextlib.suppress(ProcessLookupError):
+            send(process, number)
