@@ -25,6 +25,7 @@ from hpc_amp.amp.scaler import ScaleFloorError
 from hpc_amp.config.schema import Train
 from hpc_amp.config.units import parse_interval
 from hpc_amp.distributed.collect import gather, gather_on_main
+from hpc_amp.distributed.gradients import average_gradients
 from hpc_amp.distributed.world import World
 from hpc_amp.models.weights import load_weights
 from hpc_amp.tasks.base import Task
@@ -141,8 +142,9 @@ class Engine:
         randomness.seed_everything(train.seed, rank=1 + world.rank)
 
         # Phases: one optimizer each.
+        average = self.timer.exchanges.average if self.timer is not None else average_gradients
         self.updates = [
-            PhaseUpdate(task, phase, self.networks, self._wrap, self.precision, train)
+            PhaseUpdate(task, phase, self.networks, self._wrap, self.precision, train, average)
             for phase in task.phases()
         ]
         self.precision.complete()
@@ -251,7 +253,7 @@ class Engine:
             network, device_ids=devices, gradient_as_bucket_view=True, **options
         )
         if self.timer is not None:
-            self.timer.watch_exchange(wrapped)
+            self.timer.exchanges.watch(wrapped)
         return wrapped
 
     # -- the loop ---------------------------------------------------------------------------------
