@@ -272,7 +272,7 @@ class Optimizer:
     ] = True
     """Apply the weight decay to biases and normalisation weights too."""
     fused: bool | None = None
-    """Use one kernel for the whole update. Default: on GPUs, if torch has this kernel."""
+    """Use one kernel for the whole update. Default: if torch has this kernel."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

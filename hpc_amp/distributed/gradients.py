@@ -34,6 +34,15 @@ def average_gradients(parameters: Sequence[nn.Parameter], flags: Tensor) -> list
         *means, anywhere = together.split(sizes)
         found = [mark > 0 for mark in anywhere.tolist()]
         for parameter, mean, has_gradient in zip(alike, means, found, strict=False):
-            parameter.grad = mean.view_as(parameter) if has_gradient else None
+            parameter.grad = _like(parameter, mean) if has_gradient else None
         raised = found[len(alike) :]
     return raised
+
+
+def _like(parameter: Tensor, values: Tensor) -> Tensor:
+    """`values` [N] in the shape and the memory order of `parameter`, which fused optimizers rely
+    on."""
+    shaped = values.view_as(parameter)
+    if shaped.stride() == parameter.stride():
+        return shaped
+    return torch.empty_like(parameter, requires_grad=False).copy_(shaped)

@@ -333,7 +333,8 @@ class Engine:
         """
         epoch = self.step // self.data.steps_per_epoch
         updates = [u for u in self.updates if u.phase.runs_at(self.step, epoch)]
-        self._rehearse([update for update in updates if not update.rehearsed], micro_batches)
+        if self.world.size > 1:
+            self._rehearse([update for update in updates if not update.rehearsed], micro_batches)
         factor = self.rate(self.step, self.total_steps)
         taken = False
         try:
@@ -377,7 +378,7 @@ class Engine:
         bucket. Without a rehearsal in each attempt, the first step after a resume would differ in
         the last bit from the same step of a run that was never stopped.
         """
-        if self.world.size == 1 or not updates:
+        if not updates:
             return
         buffers = [b for network in self.networks.values() for b in network.buffers()]
         kept = [buffer.clone() for buffer in buffers]

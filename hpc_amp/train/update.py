@@ -83,7 +83,7 @@ class PhaseUpdate:
         self._distributed = [n for n in updated.values() if isinstance(n, DistributedDataParallel)]
         _refuse_shared(self._distributed, phase)
         _check_eps(phase.optimizer, policy)
-        self.optimizer = build_optimizer(phase.optimizer, list(updated.values()), task.device)
+        self.optimizer = build_optimizer(phase.optimizer, list(updated.values()))
         self._gradients = precision.gradients(self.optimizer)
         self._parameters = list(parameters_of(self.optimizer))
         forward_passes = [(entry,) if isinstance(entry, str) else entry for entry in phase.losses]

@@ -33,11 +33,6 @@ ENGINES: dict[str, Callable[..., Engine]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _fused_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpc_amp.train.optimizers._has_fused", lambda name, device: True)
-
-
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.usefixtures("one_thread")
