@@ -80,9 +80,7 @@ class Snapshot:
                 and buffer.stride() == tensor.stride()
             ):
                 return buffer
-        new = torch.empty_like(
-            tensor, device="cpu", pin_memory=tensor.is_cuda, requires_grad=False
-        )
+        new = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda, requires_grad=False)
         # Written once, so that its pages exist before the loop waits for a copy.
         new.zero_()
         self._buffers[place : place + 1] = [new]

@@ -4,7 +4,6 @@ passes and loss scalers."""
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from collections import Counter
 import torch.distributed as dist
 from hpc_amp.config.schema import from_plain
 from hpc_amp.tasks.registry import config_class
-from hpc_amp.train import Observer, fit, run_program
+from hpc_amp.train import Observer, compiling, fit, run_program
 from hpc_amp.train.update import PhaseUpdate
 
 running = None
@@ -59,6 +58,7 @@ def counted_run(update, *args, **kwargs):
         running = None
 
 dist.all_reduce, PhaseUpdate.run = counted_all_reduce, counted_run
+compiling.BACKEND = "eager"  # inductor takes minutes
 
 def main():
     for folder, train in json.load(open(sys.argv[1])):
@@ -77,6 +77,10 @@ DDP, OWN = "DDP 0", "all_reduce"
 CASES: dict[str, tuple[dict[str, Any], dict[str, list[str]]]] = {
     "dcgan-fp32": (
         {**dcgan.TRAIN, "gan": dcgan.GAN, "precision": FP32},
+        {"discriminator": [DDP], "generator": [DDP]},
+    ),
+    "dcgan-compiled": (
+        {**dcgan.TRAIN, "gan": dcgan.GAN, "precision": FP32, "compile": True},
         {"discriminator": [DDP], "generator": [DDP]},
     ),
     # The losses of the discriminator have a scaler each.
@@ -117,9 +121,7 @@ def found(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> dict[str, lis
         patch.setenv("PYTHONPATH", str(REPOSITORY / "tests"))
         said = run_on(warm, 2, script, plan)
     lines = [json.loads(line) for line in said.splitlines() if line.startswith('{"run"')]
-    return {
-        name: [line for line in lines if line["run"] == str(folder / name)] for name in CASES
-    }
+    return {name: [line for line in lines if line["run"] == str(folder / name)] for name in CASES}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -134,3 +136,7 @@ def test_each_phase_exchanges_once(name: str, found: dict[str, list[dict[str, An
         for exchange in exchanges:
             expected[f"{phase}: {exchange}"] = runs
     assert seen == expected
+
+
+def test_compiled_networks_train_as_others_do(found: dict[str, list[dict[str, Any]]]) -> None:
+    assert found["dcgan-compiled"][0]["weights"] == found["dcgan-fp32"][0]["weights"]
