@@ -10,8 +10,9 @@
 #
 # $PYTHON is the interpreter that has hpc-amp and torch, by default python3. A part that fails or
 # takes too long does not stop the others. The exit status is 1 if any part failed.
+# shellcheck disable=SC2317 # the parts are called by their names
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 python=${PYTHON:-python3}
 small='' out=benchmarks/records/gpu-$(date +%Y-%m-%d) parts=()
 while (($#)); do

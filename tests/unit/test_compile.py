@@ -101,9 +101,7 @@ class Printing(Regression):
 
 
 @pytest.mark.usefixtures("one_thread", "traced")
-def test_graph_breaks_are_reported_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_graph_breaks_are_reported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     engine(tmp_path, Printing, compile=True).fit()
     (line,) = said(capsys.readouterr().out)
     assert re.match(r"\d graphs compiled, 1 graph breaks, which cost speed: .*graph_break", line)
