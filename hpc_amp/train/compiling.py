@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -60,7 +61,11 @@ class Compiler(Observer):
     def compiled(self, networks: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
         """The same networks, by name, with the same weights. Each is compiled when it is first
         called, and again for each new shape of its inputs."""
-        return {name: _compile(network) for name, network in networks.items()}
+        made: dict[str, nn.Module] = {}
+        for name, network in networks.items():
+            compiled: Any = torch.compile(network, backend=BACKEND, dynamic=False)
+            made[name] = compiled
+        return made
 
     def explained(self, error: Exception) -> TrainingError | None:
         """An error of a step in one line, if the compiler raised it."""
@@ -90,8 +95,8 @@ class Compiler(Observer):
 
 
 def summary() -> str:
-    """What this process has compiled so far: graphs, those that an earlier process had compiled,
-    and the places where torch left a graph, with reasons."""
+    """What this process has compiled so far: the number of graphs, whether an earlier process had
+    compiled some of them, and the places where torch left a graph, with reasons."""
     from torch._dynamo.utils import counters
 
     graphs = counters["stats"]["unique_graphs"] - 1  # without that of `Compiler`
@@ -99,18 +104,14 @@ def summary() -> str:
     found = (
         counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
     )
-    text = f"{graphs} graphs compiled"
+    text = f"{graphs} graph{'s' * (graphs != 1)} compiled"
     if found:
         text += ", some from the cache of earlier ones"
     if not breaks:
         return f"{text}, no graph breaks"
     reasons = "; ".join(sorted({_first_line(reason) for reason in breaks}))
-    return f"{text}, {sum(breaks.values())} graph breaks, which cost speed: {reasons}"
-
-
-def _compile(network: nn.Module) -> nn.Module:
-    compiled: nn.Module = torch.compile(network, backend=BACKEND, dynamic=False)
-    return compiled
+    count = sum(breaks.values())
+    return f"{text}, {count} graph break{'s' * (count != 1)}: {reasons}"
 
 
 def _platform(device: torch.device) -> str:

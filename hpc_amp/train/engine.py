@@ -90,7 +90,9 @@ class Engine:
         self.run = run
         self.sentry = sentry
         self.compiler = Compiler(run, device) if train.compile else None
-        self.observers = [*observers, *([self.compiler] if self.compiler is not None else [])]
+        self.observers: Sequence[Observer] = observers
+        if self.compiler is not None:
+            self.observers = [*observers, self.compiler]
         self.timer = StepTimer(train.timing, world, device) if train.timing is not None else None
         self.policy = PrecisionPolicy.create(train.precision, device)
         self.policy.configure_backends()
