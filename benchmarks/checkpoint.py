@@ -14,8 +14,8 @@ before the next optimizer step, when the copy must be complete. It does not incl
 slower while the writer uses memory bandwidth and a core. Times of steps with and without the writer
 are printed separately.
 
-Exits with 1 if the stall of the background save is not at least 12 times shorter than that of
-torch.save.
+Exits with 1 if the stall of the background save of ResNet-50 is not at least 12 times shorter than
+that of torch.save.
 """
 
 from __future__ import annotations
@@ -48,26 +48,34 @@ STEPS = 4
 
 
 class Loop:
-    """A minimal training of a large network."""
+    """A minimal training of a large network: ResNet-50, or with `linear`, four layers of so many
+    inputs and outputs."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device, linear: int | None) -> None:
         torch.manual_seed(0)
-        self.network: nn.Module = build_model(
-            Model(name="resnet50"), classes=1000, channels=3, image_size=64
-        )
+        network: nn.Module
+        if linear is None:
+            network = build_model(Model(name="resnet50"), classes=1000, channels=3, image_size=64)
+            inputs = torch.randn(1, 3, 64, 64)
+        else:
+            network = nn.Sequential(*(nn.Linear(linear, linear) for _ in range(4)))
+            inputs = torch.randn(1, linear)
+        self.network = network.to(device)
+        self.inputs = inputs.to(device)
         self.optimizer = torch.optim.SGD(self.network.parameters(), lr=1e-4, momentum=0.9)
-        self.images = torch.randn(1, 3, 64, 64)
         self.step(lambda: None)
 
     def step(self, before_step: Callable[[], None]) -> tuple[float, float]:
         """Train one step. Returns its seconds, and those of them that `before_step` took."""
         begun = time.perf_counter()
         self.optimizer.zero_grad()
-        self.network(self.images).sum().backward()
+        self.network(self.inputs).sum().backward()
         waiting = time.perf_counter()
         before_step()
         waited = time.perf_counter() - waiting
         self.optimizer.step()
+        if self.inputs.is_cuda:
+            torch.cuda.synchronize()
         return time.perf_counter() - begun, waited
 
     def state(self) -> dict[str, Any]:
@@ -82,11 +90,12 @@ class Loop:
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def measure(rounds: int, folder: Path) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """The stall in seconds of each way and round, and the seconds of steps with and without a
-    writer."""
+def measure(
+    loop: Loop, rounds: int, folder: Path
+) -> tuple[dict[str, list[float]], dict[str, list[float]], list[float]]:
+    """The stall in seconds of each way and round, the seconds of steps with and without a writer,
+    and how long it took until background saves were on the disk."""
     torch.set_num_threads(1)
-    loop = Loop()
     savers = {
         name: CheckpointSaver(
             CheckpointStore(folder / name, run="benchmark", retention=Retention(2), warn=_fail),
@@ -100,10 +109,13 @@ def measure(rounds: int, folder: Path) -> tuple[dict[str, list[float]], dict[str
     savers["background"].finish()
     stalls: dict[str, list[float]] = {"torch.save": [], "durable": [], "background": []}
     steps: dict[str, list[float]] = {"alone": [], "beside the writer": []}
+    durable: list[float] = []
     for number in range(1, rounds + 1):
         for name in list(stalls)[:: 1 if number % 2 else -1]:
             stalls[name].append(_save(name, number, loop, savers, folder, steps))
-    return stalls, steps
+            if name == "background":
+                durable.append(savers[name].seconds)
+    return stalls, steps, durable
 
 
 def _save(
@@ -152,10 +164,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--folder", type=Path, help="where to write; default: a temporary folder")
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
+    parser.add_argument("--linear", type=int, help="four layers of this size, for another state")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     arguments = parser.parse_args()
+    loop = Loop(arguments.device, arguments.linear)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        stalls, steps = measure(arguments.rounds, Path(folder))
+        stalls, steps, durable = measure(loop, arguments.rounds, Path(folder))
     # Compare within a round, because disk and machine change from one round to the next.
     pairs = zip(stalls["torch.save"], stalls["background"], strict=True)
     ratio = statistics.median(plain / background for plain, background in pairs)
@@ -165,20 +180,22 @@ def main() -> int:
         "load": os.getloadavg()[0],
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "state_mb": round(Loop().state_bytes() / 1e6, 1),
+        "device": str(arguments.device),
+        "state_mb": round(loop.state_bytes() / 1e6, 1),
         "rounds": arguments.rounds,
         "ratio": round(ratio, 1),
     }
     if arguments.json:
-        print(json.dumps({**facts, "stall_seconds": stalls, "step_seconds": steps}, indent=1))
+        seconds = {"stall_seconds": stalls, "step_seconds": steps, "durable_seconds": durable}
+        print(json.dumps({**facts, **seconds}, indent=1))
     else:
         print("  ".join(f"{name} {value}" for name, value in facts.items()))
-        for what, rows in (("stall", stalls), ("step", steps)):
+        for what, rows in (("stall", stalls), ("step", steps), ("write", {"background": durable})):
             for name, seconds in rows.items():
                 values = "".join(f"{key} {value:>9}  " for key, value in _row(seconds).items())
                 print(f"{what:6}{name:20}{values}")
         print(f"The stall of the background save is {ratio:.1f} times shorter than torch.save's.")
-    if ratio < WANTED_RATIO:
+    if arguments.linear is None and ratio < WANTED_RATIO:
         print(f"The documentation promises {WANTED_RATIO:g} times.", file=sys.stderr)
         return 1
     return 0

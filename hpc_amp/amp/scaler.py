@@ -54,9 +54,9 @@ class LossScaler:
     def unscale(self, gradients: Sequence[Tensor]) -> Tensor:
         """Divide `gradients` by the scale in place.
 
-        Returns a scalar tensor on their device that is true if any of them is infinite or NaN. The
-        gradients of all ranks must have been reduced before, so that the result is equal on all
-        ranks.
+        Returns a scalar tensor on their device that is true if any of them is infinite or NaN. It
+        has to be equal on all ranks: either the gradients of all ranks have been reduced before, or
+        the results are afterwards.
         """
         finite: Tensor | None = None
         for group in by_device_and_dtype(gradients):

@@ -272,7 +272,7 @@ class Optimizer:
     ] = True
     """Apply the weight decay to biases and normalisation weights too."""
     fused: bool | None = None
-    """Use one kernel for the whole update. Default: on GPUs, if torch has this kernel."""
+    """Use one kernel for the whole update. Default: if torch has this kernel."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -435,6 +435,9 @@ class Train:
     """Number formats and the loss scaler."""
     channels_last: bool = True
     """Keep images and weights in channels-last order, which mixed-precision kernels prefer."""
+    compile: bool = False
+    """Compile each network for training with torch.compile. The first steps take minutes. The image
+    needs a C++ compiler. See [compiled networks](profiling.md#compiled-networks)."""
     clip_norm: Positive | None = None
     """Largest norm of the gradient over all parameters, after unscaling. Larger gradients are
     scaled down to it."""
@@ -476,6 +479,18 @@ class Train:
     def check_keys(self) -> None:
         """Check keys of the task against each other. This is called before a job is submitted, and
         where the task is made. Raises KeyProblem."""
+        if self.compile and self.sync_batchnorm:
+            raise KeyProblem(
+                "compile",
+                "batch norms that exchange statistics cannot be compiled",
+                "set train.sync_batchnorm or train.compile to false",
+            )
+        if self.compile and self.precision.mode == "O1":
+            raise KeyProblem(
+                "compile",
+                "precision O1 patches functions of torch, which compiled networks do not call",
+                "use precision fp16, which needs no patches",
+            )
 
     def unknown_names(self) -> Iterator[KeyProblem]:
         """Yield a problem for each name, such as that of a network, that this version does not

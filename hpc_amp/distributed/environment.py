@@ -49,7 +49,8 @@ def environment_changes(
 
 def _common(environ: Mapping[str, str], resolved: Mapping[str, Any]) -> Changes:
     """What an image must not override. Caches of compilers (Triton, Inductor) belong to this job
-    and node: on a shared file system, jobs would use stale files of each other."""
+    and node: on a shared file system, jobs would use stale files of each other. With
+    `train.compile`, the engine chooses a folder beside the runs (`hpc_amp.train.compiling`)."""
     changes: Changes = {"PYTHONNOUSERSITE": "1", "PYTHONUNBUFFERED": "1"}
     cores = resolved["job"].get("job", {}).get("cpus_per_gpu")
     if cores:
@@ -58,8 +59,9 @@ def _common(environ: Mapping[str, str], resolved: Mapping[str, Any]) -> Changes:
         return changes
     changes["TMPDIR"] = "/tmp"
     caches = f"/tmp/hpc-amp-{os.getuid()}-{environ.get('HPC_AMP_JOB_ID', 'job')}"
-    changes["TRITON_CACHE_DIR"] = f"{caches}/triton"
-    changes["TORCHINDUCTOR_CACHE_DIR"] = f"{caches}/inductor"
+    compiles = bool((resolved["job"].get("train") or {}).get("compile"))
+    changes["TRITON_CACHE_DIR"] = None if compiles else f"{caches}/triton"
+    changes["TORCHINDUCTOR_CACHE_DIR"] = None if compiles else f"{caches}/inductor"
     if (HOST_LIBRARIES / "libcuda.so.1").exists():
         changes["TRITON_LIBCUDA_PATH"] = str(HOST_LIBRARIES)
     return changes

@@ -195,6 +195,13 @@ class GanTrain(Train):
 
     def check_keys(self) -> None:
         """Check that images have the size that the networks need. Raises KeyProblem."""
+        Train.check_keys(self)
+        if self.compile and self.adversarial.r1:
+            raise KeyProblem(
+                "compile",
+                "adversarial.r1 is the gradient of a gradient, which torch does not compile",
+                "set train.adversarial.r1 to 0, or train.compile to false",
+            )
         for each in self.halvings():
             each.check(self.images.size)  # type: ignore[attr-defined]
 

@@ -175,6 +175,9 @@ def remove(runs: Sequence[Removable], runs_dir: Path, named: Sequence[Path] = ()
             rundir.write_latest(parent)
             if not (linked_parent and parent == folder.parent):
                 with contextlib.suppress(OSError):  # other runs of the name are left
+                    # Compiled networks (hpc_amp.train.compiling) serve these runs alone.
+                    if os.listdir(parent) == [".compiled"]:
+                        shutil.rmtree(parent / ".compiled")
                     parent.rmdir()
 
 

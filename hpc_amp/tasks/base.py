@@ -51,8 +51,8 @@ class Phase:
     without their factors."""
     separate_scalers: bool = False
     """Whether each loss of an entry with several names gets a backward pass and a loss scaler of
-    its own. This takes as many backward passes. The exchange between ranks does not overlap with
-    them then, and is not part of the measured time of communication."""
+    its own. This takes as many backward passes. The exchange between ranks follows them, and does
+    not overlap with any."""
     begins: int = 0
     """The first epoch with this phase, counted from 0."""
     ends: int | None = None

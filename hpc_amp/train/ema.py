@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
+from hpc_amp.amp.master_weights import copy_each
+
 
 class WeightAverage:
     """Averaged copies of networks.
@@ -46,7 +48,8 @@ class WeightAverage:
         self._value = value
         self._averaged = [mean for mean, _ in pairs if mean.is_floating_point()]
         self._live = [tensor for mean, tensor in pairs if mean.is_floating_point()]
-        self._copied = [pair for pair in pairs if not pair[0].is_floating_point()]
+        counters = [pair for pair in pairs if not pair[0].is_floating_point()]
+        self._copied = [mean for mean, _ in counters], [tensor for _, tensor in counters]
 
     @torch.no_grad()
     def update(self) -> None:
@@ -56,5 +59,4 @@ class WeightAverage:
         decay = min(self.decay, (1 + averaged) / (10 + averaged)) if averaged > 0 else 0.0
         values = [self._value(tensor) for tensor in self._live]
         torch._foreach_lerp_(self._averaged, values, 1 - decay)
-        for mean, tensor in self._copied:
-            mean.copy_(tensor)
+        copy_each(*self._copied)

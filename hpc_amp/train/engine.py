@@ -25,6 +25,7 @@ from hpc_amp.amp.scaler import ScaleFloorError
 from hpc_amp.config.schema import Train
 from hpc_amp.config.units import parse_interval
 from hpc_amp.distributed.collect import gather, gather_on_main
+from hpc_amp.distributed.gradients import average_gradients
 from hpc_amp.distributed.world import World
 from hpc_amp.models.weights import load_weights
 from hpc_amp.tasks.base import Task
@@ -32,6 +33,7 @@ from hpc_amp.train import randomness, state
 from hpc_amp.train.agreement import Agreement
 from hpc_amp.train.batch_norm import BatchNormEstimate
 from hpc_amp.train.checkpoint import CheckpointStore, Retention
+from hpc_amp.train.compiling import Compiler
 from hpc_amp.train.ema import WeightAverage
 from hpc_amp.train.errors import Superseded, TrainingError
 from hpc_amp.train.manifest import DamagedCheckpoint
@@ -87,7 +89,10 @@ class Engine:
         self.task, self.train, self.world, self.device = task, train, world, device
         self.run = run
         self.sentry = sentry
-        self.observers = observers
+        self.compiler = Compiler(run, device) if train.compile else None
+        self.observers: Sequence[Observer] = observers
+        if self.compiler is not None:
+            self.observers = [*observers, self.compiler]
         self.timer = StepTimer(train.timing, world, device) if train.timing is not None else None
         self.policy = PrecisionPolicy.create(train.precision, device)
         self.policy.configure_backends()
@@ -141,8 +146,12 @@ class Engine:
         randomness.seed_everything(train.seed, rank=1 + world.rank)
 
         # Phases: one optimizer each.
+        average = self.timer.exchanges.average if self.timer is not None else average_gradients
+        trained = self.networks
+        if self.compiler is not None:
+            trained = self.compiler.compiled(self.networks)
         self.updates = [
-            PhaseUpdate(task, phase, self.networks, self._wrap, self.precision, train)
+            PhaseUpdate(task, phase, trained, self._wrap, self.precision, train, average)
             for phase in task.phases()
         ]
         self.precision.complete()
@@ -251,7 +260,7 @@ class Engine:
             network, device_ids=devices, gradient_as_bucket_view=True, **options
         )
         if self.timer is not None:
-            self.timer.watch_exchange(wrapped)
+            self.timer.exchanges.watch(wrapped)
         return wrapped
 
     # -- the loop ---------------------------------------------------------------------------------
@@ -331,16 +340,22 @@ class Engine:
         """
         epoch = self.step // self.data.steps_per_epoch
         updates = [u for u in self.updates if u.phase.runs_at(self.step, epoch)]
-        self._rehearse([update for update in updates if not update.rehearsed], micro_batches)
         factor = self.rate(self.step, self.total_steps)
         taken = False
         try:
+            if self.world.size > 1:
+                self._rehearse([u for u in updates if not u.rehearsed], micro_batches)
             for update in updates:
                 update.set_rate(factor)
                 measure = self._reports_before(self.step + update.phase.every)
                 taken |= update.run(micro_batches, self.saver.settle, measure=measure)
         except ScaleFloorError as error:
             raise TrainingError(f"step {self.step + 1}: {error}") from None
+        except Exception as error:
+            explained = self.compiler.explained(error) if self.compiler is not None else None
+            if explained is None:
+                raise
+            raise explained from error
         if taken and self.average is not None:
             self.average.update()
         self.step += 1
@@ -375,7 +390,7 @@ class Engine:
         bucket. Without a rehearsal in each attempt, the first step after a resume would differ in
         the last bit from the same step of a run that was never stopped.
         """
-        if self.world.size == 1 or not updates:
+        if not updates:
             return
         buffers = [b for network in self.networks.values() for b in network.buffers()]
         kept = [buffer.clone() for buffer in buffers]

@@ -3,12 +3,14 @@
 # No `from __future__ import annotations`: DDP compares the annotations of a hook with its types.
 
 import statistics
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from hpc_amp.distributed.gradients import average_gradients
 from hpc_amp.distributed.world import World
 from hpc_amp.train.clock import Clock, Mark
 
@@ -35,6 +37,13 @@ class ExchangeTimer:
     def watch(self, network: DistributedDataParallel) -> None:
         """Measure the exchanges of a network. Must be called before its first backward pass."""
         network.register_comm_hook(None, self._exchange)
+
+    def average(self, parameters: Sequence[nn.Parameter], flags: Tensor) -> list[bool]:
+        """Average gradients as `average_gradients` does, and measure it."""
+        computed = self._clock.mark()
+        found = average_gradients(parameters, flags)
+        self._pairs.append((computed, self._clock.mark()))
+        return found
 
     def take(self) -> list[tuple[Mark, Mark]]:
         """The marks (computed, arrived) of each backward pass since the last call."""

@@ -11,14 +11,15 @@ class RecentLosses:
 
     def __init__(self, capacity: int, device: torch.device) -> None:
         self._values = torch.zeros(capacity, device=device)
+        self._each = [self._values[index] for index in range(capacity)]
         self.count = 0
-        self._now = self._values[0]
+        self._now = self._each[0]
 
     def begin(self) -> None:
         """Begin a step. If there is no room because the losses were not read, they are cleared."""
-        if self.count == len(self._values):
+        if self.count == len(self._each):
             self.clear()
-        self._now = self._values[self.count]
+        self._now = self._each[self.count]
         self.count += 1
 
     def add(self, loss: Tensor) -> None:
@@ -37,7 +38,7 @@ class RecentLosses:
     def restore(self, values: Tensor) -> None:
         """Restore what `recent` returned."""
         self.clear()
-        kept = values[-len(self._values) :]
+        kept = values[-len(self._each) :]
         self.count = len(kept)
         self._values[: self.count].copy_(kept)
 

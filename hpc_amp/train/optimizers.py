@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW
 from torch.optim import Optimizer as TorchOptimizer
 
 from hpc_amp.config.schema import Optimizer
 
+_KINDS: dict[str, type[Any]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 
-def build_optimizer(
-    config: Optimizer, networks: Iterable[nn.Module], device: torch.device
-) -> TorchOptimizer:
+
+def build_optimizer(config: Optimizer, networks: Iterable[nn.Module]) -> TorchOptimizer:
     """Make an optimizer of all trainable parameters of `networks`. The peak learning rate of each
     parameter group is stored as its `peak_lr`."""
     common: dict[str, Any] = {"lr": config.lr}
-    fused = config.fused if config.fused is not None else _has_fused(config.name, device)
+    groups = _groups(config, networks)
+    fused = config.fused
+    if fused is None:
+        fused = _has_fused(config.name, [p for group in groups for p in group["params"]])
     if fused:
         common["fused"] = True
-    groups = _groups(config, networks)
-    if config.name in ("adam", "adamw"):
-        kind = Adam if config.name == "adam" else AdamW
-        optimizer: TorchOptimizer = kind(groups, betas=config.betas, eps=config.eps, **common)
-    else:
+    kind = _KINDS[config.name]
+    if config.name == "sgd":
         nesterov = config.nesterov and config.momentum > 0
-        optimizer = SGD(groups, momentum=config.momentum, nesterov=nesterov, **common)
+        optimizer: TorchOptimizer = kind(
+            groups, momentum=config.momentum, nesterov=nesterov, **common
+        )
+    else:
+        optimizer = kind(groups, betas=config.betas, eps=config.eps, **common)
     for group in optimizer.param_groups:
         group["peak_lr"] = group["lr"]
     return optimizer
@@ -47,8 +50,14 @@ def _groups(config: Optimizer, networks: Iterable[nn.Module]) -> list[dict[str, 
     ]
 
 
-def _has_fused(name: str, device: torch.device) -> bool:
-    """Whether torch has a fused kernel on this device. torch 2.1 had none for SGD."""
-    if device.type != "cuda":
+def _has_fused(name: str, parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether this torch has a fused kernel for these parameters. torch 2.1 has none for SGD and
+    none for CPUs."""
+    kind = _KINDS[name]
+    if "fused" not in inspect.signature(kind.__init__).parameters:
         return False
-    return name in ("adam", "adamw") or "fused" in inspect.signature(SGD.__init__).parameters
+    try:
+        kind(parameters, lr=0.0, fused=True)
+    except RuntimeError:  # so torch says that it has none
+        return False
+    return True

@@ -8,30 +8,29 @@ copies during the next forward and backward pass, which do not change what an op
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from hpc_amp.amp.master_weights import copy_each
 
 
 class Snapshot:
     """Reused buffers for one nested state: dicts, lists and tuples of tensors and other values."""
 
     def __init__(self) -> None:
-        self._buffers: dict[tuple[Any, ...], Tensor] = {}
+        self._buffers: list[Tensor] = []
+        """In the order of the tensors in the state."""
 
     def reserve(self, state: Any) -> int:
         """Allocate the buffers for `state`. Reads no values, so another thread may change them
         meanwhile. Returns the size of all tensors in bytes."""
-        sizes: list[int] = []
-
-        def measure(where: tuple[Any, ...], tensor: Tensor) -> None:
-            buffer = self._buffer(where, tensor)
-            sizes.append(buffer.numel() * buffer.element_size())
-
-        _walk(state, measure)
-        return sum(sizes)
+        tensors: list[Tensor] = []
+        _collect(state, tensors)
+        buffers = [self._buffer(place, tensor) for place, tensor in enumerate(tensors)]
+        return sum(buffer.numel() * buffer.element_size() for buffer in buffers)
 
     @torch.no_grad()
     def take(self, state: Any, changing: Iterable[Tensor] = ()) -> tuple[Any, Callable[[], None]]:
@@ -41,20 +40,22 @@ class Snapshot:
         function may run in another thread, and must have returned before an optimizer's next step.
         `changing` are tensors that a forward pass may change; these are copied at once.
         """
-        at_once = {tensor.data_ptr() for tensor in changing}
-        later: list[tuple[Tensor, Tensor]] = []
+        tensors: list[Tensor] = []
+        _collect(state, tensors)
+        buffers = [self._buffer(place, tensor) for place, tensor in enumerate(tensors)]
+        first = {tensor.data_ptr() for tensor in changing}
+        now: tuple[list[Tensor], list[Tensor]] = ([], [])
+        later: tuple[list[Tensor], list[Tensor]] = ([], [])
         devices: set[torch.device] = set()
-
-        def copy(where: tuple[Any, ...], tensor: Tensor) -> Tensor:
-            buffer = self._buffer(where, tensor)
-            if tensor.device.type == "cuda":
+        for buffer, tensor in zip(buffers, tensors, strict=True):
+            if tensor.is_cuda:
                 devices.add(tensor.device)
-            elif tensor.data_ptr() not in at_once:
-                later.append((buffer, tensor))
-                return buffer
-            return buffer.copy_(tensor, non_blocking=True)
-
-        copied = _walk(state, copy)
+                buffer.copy_(tensor, non_blocking=True)
+                continue
+            targets, sources = now if tensor.data_ptr() in first else later
+            targets.append(buffer)
+            sources.append(tensor)
+        copy_each(*now)
         events = []
         for device in devices:
             event = torch.cuda.Event()
@@ -63,38 +64,48 @@ class Snapshot:
 
         def complete() -> None:
             with torch.no_grad():
-                for buffer, tensor in later:
-                    buffer.copy_(tensor)
+                copy_each(*later)
             for event in events:
                 event.synchronize()
 
-        return copied, complete
+        return _replaced(state, iter(buffers)), complete
 
-    def _buffer(self, where: tuple[Any, ...], tensor: Tensor) -> Tensor:
-        """The buffer for a tensor, of the same shape, type and memory order."""
-        buffer = self._buffers.get(where)
-        if (
-            buffer is None
-            or buffer.shape != tensor.shape
-            or buffer.dtype != tensor.dtype
-            or buffer.stride() != tensor.stride()
-        ):
-            pinned = tensor.device.type == "cuda"
-            buffer = torch.empty_like(tensor, device="cpu", pin_memory=pinned, requires_grad=False)
-            # Written once, so that its pages exist before the loop waits for a copy.
-            self._buffers[where] = buffer.zero_()
-        return buffer
+    def _buffer(self, place: int, tensor: Tensor) -> Tensor:
+        """The buffer of the tensor at `place`, of the same shape, type and memory order."""
+        if place < len(self._buffers):
+            buffer = self._buffers[place]
+            if (
+                buffer.shape == tensor.shape
+                and buffer.dtype == tensor.dtype
+                and buffer.stride() == tensor.stride()
+            ):
+                return buffer
+        new = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda, requires_grad=False)
+        # Written once, so that its pages exist before the loop waits for a copy.
+        new.zero_()
+        self._buffers[place : place + 1] = [new]
+        return new
 
 
-def _walk(
-    state: Any, visit: Callable[[tuple[Any, ...], Tensor], Any], where: tuple[Any, ...] = ()
-) -> Any:
-    """The same nesting, with `visit(path, tensor)` in place of each tensor."""
+def _collect(state: Any, tensors: list[Tensor]) -> None:
+    """Add the tensors in a nested state to `tensors`, in order."""
     if isinstance(state, Tensor):
-        return visit(where, state.detach())
+        tensors.append(state)
+    elif isinstance(state, dict):
+        for value in state.values():
+            _collect(value, tensors)
+    elif isinstance(state, (list, tuple)):
+        for value in state:
+            _collect(value, tensors)
+
+
+def _replaced(state: Any, tensors: Iterator[Tensor]) -> Any:
+    """The same nesting, with the next one of `tensors` in place of each tensor."""
+    if isinstance(state, Tensor):
+        return next(tensors)
     if isinstance(state, dict):
-        return {key: _walk(value, visit, (*where, key)) for key, value in state.items()}
+        return {key: _replaced(value, tensors) for key, value in state.items()}
     if isinstance(state, (list, tuple)):
-        parts = [_walk(value, visit, (*where, at)) for at, value in enumerate(state)]
+        parts = [_replaced(value, tensors) for value in state]
         return parts if isinstance(state, list) else tuple(parts)
     return state

@@ -23,7 +23,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from hpc_amp.config.schema import Timing
 from hpc_amp.distributed.world import World
@@ -61,7 +60,7 @@ class StepTimer:
         self._world = world
         self._device = device
         self._clock = clock_of(device)
-        self._exchanges = ExchangeTimer(self._clock, world)
+        self.exchanges = ExchangeTimer(self._clock, world)
         self._steps: list[_Step] = []
         self._wanted = config.steps if config.seconds is None else None
         self._passed = 0
@@ -80,10 +79,6 @@ class StepTimer:
         """Whether training was to last only as long as the measurement, which is over."""
         return self._config.seconds is not None and self.is_done
 
-    def watch_exchange(self, network: DistributedDataParallel) -> None:
-        """Measure the exchange of a network's gradients."""
-        self._exchanges.watch(network)
-
     def watch(self, batches: Iterator[list[Any]]) -> Iterator[list[Any]]:
         """Yield the same batches, and measure how long the engine waits for each one."""
         while not self.is_done:
@@ -97,7 +92,7 @@ class StepTimer:
 
     def step_done(self) -> None:
         """Called when the step of the last batch is over; on a GPU, when it is queued."""
-        exchanges = self._exchanges.take()
+        exchanges = self.exchanges.take()
         if self.is_done:
             return
         end = self._clock.mark()

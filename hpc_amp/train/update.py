@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,10 +29,11 @@ from hpc_amp.train.optimizers import build_optimizer
 
 Group = tuple[str, ...]
 """The names of losses that go backward together."""
+Average = Callable[[Sequence[nn.Parameter], Tensor], list[bool]]
+"""`hpc_amp.distributed.gradients.average_gradients`, or a function that also measures it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Backward:
+class _Backward(NamedTuple):
     """One backward pass of one micro-batch.
 
     `loss` is the weighted sum of a group of losses. `is_last`: no other group of the same forward
@@ -50,6 +51,7 @@ class PhaseUpdate:
     `networks`: all networks of the task, on the device.
     `wrap`: wraps a network that this phase updates in DDP, if there are several ranks.
     `precision`: how the networks compute. It must not be complete yet (`ModelPrecision.complete`).
+    `average`: averages gradients over the ranks where DDP does not.
 
     Attributes: `optimizer`; `scalers`, by the names of their groups joined with `+`, empty if the
     precision needs none; `losses` since the last report, by name; `skipped`, the number of updates
@@ -68,18 +70,20 @@ class PhaseUpdate:
         wrap: Callable[[nn.Module], nn.Module],
         precision: ModelPrecision,
         train: Train,
+        average: Average = average_gradients,
     ) -> None:
         self.phase = phase
         self._task = task
         self._policy = policy = precision.policy
         self._clip_norm = train.clip_norm
+        self._average = average
         updated = {name: wrap(networks[name]) for name in phase.networks}
         self._networks = {**networks, **updated}
         self._frozen = _trainable_elsewhere(networks.values(), updated.values())
         self._distributed = [n for n in updated.values() if isinstance(n, DistributedDataParallel)]
         _refuse_shared(self._distributed, phase)
         _check_eps(phase.optimizer, policy)
-        self.optimizer = build_optimizer(phase.optimizer, list(updated.values()), task.device)
+        self.optimizer = build_optimizer(phase.optimizer, list(updated.values()))
         self._gradients = precision.gradients(self.optimizer)
         self._parameters = list(parameters_of(self.optimizer))
         forward_passes = [(entry,) if isinstance(entry, str) else entry for entry in phase.losses]
@@ -93,8 +97,11 @@ class PhaseUpdate:
             for groups in self._groups.values():
                 for group in map(_title, groups):
                     self.scalers[group] = LossScaler(train.precision, name=f"{phase.name}/{group}")
-        # DDP exchanges gradients only in the first backward pass after a forward pass.
-        self._averages_itself = separate and bool(self._distributed) and len(self.scalers) > 1
+        self._exchanged_by_ddp: dict[nn.Module, bool] = {}
+        """The distributed networks that this update has run so far, and whether DDP exchanges their
+        gradients: it does so in the backward pass of a forward pass outside of `no_sync`."""
+        for network in self._distributed:
+            network.register_forward_pre_hook(self._note_forward_pass)
         self.skipped = 0
         self.gradient_norm: Tensor | None = None
         self.rehearsed = False
@@ -125,11 +132,11 @@ class PhaseUpdate:
         a loss scale falls to its lower limit.
         """
         self.gradient_norm = None
-        self._zero_gradients()
+        self._drop_gradients()
         for losses in self.losses.values():
             losses.begin()
         with self._others_frozen():
-            if len(self.scalers) > 1:
+            if self._keeps_losses_apart:
                 finite = self._backward_with_scalers(micro_batches)
             else:
                 finite = self._backward(micro_batches)
@@ -146,8 +153,11 @@ class PhaseUpdate:
         self._gradients.masters_stepped()
         return True
 
-    def _zero_gradients(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
+    def _drop_gradients(self) -> None:
+        # As the optimizer's zero_grad does, which takes ten times as long and slows down what
+        # follows: dynamo is switched off and on around it.
+        for parameter in self._parameters:
+            parameter.grad = None
         self._gradients.zero(set_to_none=True)
 
     @contextlib.contextmanager
@@ -165,76 +175,99 @@ class PhaseUpdate:
         """Run forward and backward once without changing losses, gradients or weights. DDP then has
         its final order of buckets (see `Engine._rehearse`)."""
         self.rehearsed = True
-        if self._averages_itself:
-            return
+        if self._keeps_losses_apart:
+            return  # DDP exchanges nothing
         for losses in self.losses.values():
             losses.begin()
         with self._others_frozen():
-            for backward in self._backwards(micro_batches[0], 1):
+            for backward in self._backwards(micro_batches[0], 1, exchange=True):
                 backward.loss.backward()
         for losses in self.losses.values():
             losses.forget_step()
-        self._zero_gradients()
+        self._drop_gradients()
+
+    @property
+    def _keeps_losses_apart(self) -> bool:
+        """Whether the gradients of each loss are unscaled before they are added up."""
+        return len(self.scalers) > 1
 
     def _backward(self, micro_batches: Sequence[Any]) -> bool:
-        """Accumulate gradients under at most one loss scaler. DDP exchanges them with the last
-        micro-batch. Returns whether they are finite."""
+        """Accumulate gradients under at most one loss scaler. The ranks exchange the sum, in the
+        last backward pass. Returns whether it is finite."""
         if self.scalers:
             self._gradients.set_aside()
+        self._exchanged_by_ddp.clear()
         *first, last = micro_batches
-        with self._no_exchange() if first else contextlib.nullcontext():
-            for batch in first:
-                self._backward_batch(batch, len(micro_batches))
-        self._backward_batch(last, len(micro_batches))
+        for batch in first:
+            self._backward_batch(batch, len(micro_batches), exchange=False)
+        self._backward_batch(last, len(micro_batches), exchange=True)
+        self._exchange_rest()
         for scaler in self.scalers.values():
             overflow = bool(self._gradients.unscale(scaler))
             scaler.update(overflow)
             return not overflow
         return True
 
-    def _backward_batch(self, batch: Any, parts: int) -> None:
-        for backward in self._backwards(batch, parts):
+    def _backward_batch(self, batch: Any, parts: int, *, exchange: bool) -> None:
+        for backward in self._backwards(batch, parts, exchange=exchange):
             loss = backward.loss
             if backward.scaler is not None:
                 loss = backward.scaler.scale(loss)
             loss.backward()
 
+    def _exchange_rest(self) -> None:
+        """Average the gradients of networks that the last forward pass of a step does not use."""
+        for network, exchanged in self._exchanged_by_ddp.items():
+            if not exchanged:
+                none = torch.zeros(0, dtype=torch.bool, device=self._task.device)
+                self._average(list(network.parameters()), none)
+
+    def _note_forward_pass(self, network: nn.Module, inputs: Any) -> None:
+        if torch.is_grad_enabled():
+            self._exchanged_by_ddp[network] = bool(network.require_backward_grad_sync)
+
     def _backward_with_scalers(self, micro_batches: Sequence[Any]) -> bool:
         """Accumulate gradients under several loss scalers. The gradients of each backward pass are
-        kept apart until they are unscaled, and are then added to the others; the ranks exchange
-        them at every backward pass. Returns whether all are finite."""
-        overflows = dict.fromkeys(self.scalers.values(), False)
-        with self._no_exchange() if self._averages_itself else contextlib.nullcontext():
-            for batch in micro_batches:
-                for backward in self._backwards(batch, len(micro_batches)):
-                    scaler = backward.scaler
-                    assert scaler is not None
-                    self._gradients.set_aside()
-                    scaler.scale(backward.loss).backward(retain_graph=not backward.is_last)
-                    if self._averages_itself:
-                        average_gradients(list(self._gradients.model_parameters()))
-                    overflows[scaler] |= bool(self._gradients.unscale(scaler))
-        for scaler, overflow in overflows.items():
-            scaler.update(overflow)
-        return not any(overflows.values())
+        kept apart until they are unscaled, and are then added to the others. The ranks exchange the
+        sum, and which losses overflowed. Returns whether all are finite."""
+        overflows: dict[LossScaler, Tensor] = {}
+        for batch in micro_batches:
+            for backward in self._backwards(batch, len(micro_batches), exchange=False):
+                scaler = backward.scaler
+                assert scaler is not None
+                self._gradients.set_aside()
+                scaler.scale(backward.loss).backward(retain_graph=not backward.is_last)
+                overflow = self._gradients.unscale(scaler).to(self._task.device)
+                overflows[scaler] = overflow | overflows.get(scaler, overflow)
+        flags = torch.stack(list(overflows.values()))
+        if self._distributed:
+            found = self._average(list(parameters_of(self.optimizer)), flags)
+        else:
+            found = flags.tolist()
+        for scaler, overflowed in zip(overflows, found, strict=True):
+            scaler.update(overflowed)
+        return not any(found)
 
-    @contextlib.contextmanager
-    def _no_exchange(self) -> Iterator[None]:
-        """Keep DDP from exchanging gradients in the backward passes of this block."""
-        with contextlib.ExitStack() as stack:
-            for network in self._distributed:
-                stack.enter_context(network.no_sync())
-            yield
+    def _exchanging(self, exchange: bool) -> AbstractContextManager[object]:
+        """Whether DDP exchanges the gradients of forward passes in this block."""
+        if exchange or not self._distributed:
+            return contextlib.nullcontext()
+        stack = contextlib.ExitStack()
+        for network in self._distributed:
+            stack.enter_context(network.no_sync())
+        return stack
 
-    def _backwards(self, batch: Any, parts: int) -> Iterator[_Backward]:
+    def _backwards(self, batch: Any, parts: int, *, exchange: bool) -> Iterator[_Backward]:
         """Run the task on one micro-batch, and yield a backward pass for each group of losses. The
-        losses are divided by `parts`, the number of micro-batches. Raises TrainingError if the task
-        does not yield the losses that its phase declares."""
+        losses are divided by `parts`, the number of micro-batches. `exchange`: DDP exchanges the
+        gradients of the last forward pass, to which those of the others have been added. Raises
+        TrainingError if the task does not yield the losses that its phase declares."""
         missing = list(self._groups)
         losses = self._task.losses(self.phase.name, batch, self._networks)
         while True:
             with self._policy.autocast():
-                entry = next(losses, None)
+                with self._exchanging(exchange and len(missing) == 1):
+                    entry = next(losses, None)
                 if entry is None:
                     break
                 if not isinstance(entry, Mapping):
@@ -249,7 +282,7 @@ class PhaseUpdate:
                 groups = self._groups[names]
                 sums = [self._weighted_sum(parted, group) for group in groups]
             for group, loss in zip(groups, sums, strict=True):
-                scaler = self.scalers.get(_title(group))
+                scaler = self.scalers.get(_title(group)) if self.scalers else None
                 yield _Backward(loss, scaler, is_last=group is groups[-1])
         if missing:
             raise self._other_losses("fewer")
@@ -257,10 +290,12 @@ class PhaseUpdate:
     def _in_order(self, entry: Losses) -> Group:
         """The names of the losses of a forward pass in the order of the phase: the rounding of
         their sum depends on it. A forward pass that the phase does not declare stays as it is."""
-        for names in self._groups:
-            if set(names) == set(entry):
-                return names
-        return tuple(entry)
+        given = tuple(entry)
+        if given not in self._groups:
+            for names in self._groups:
+                if set(names) == set(given):
+                    return names
+        return given
 
     def _weighted_sum(self, losses: Losses, names: Group) -> Tensor:
         """The sum of `names`, each times its weight. A sum is computed in fp32, because a sum of

@@ -160,3 +160,21 @@ class Idle(TinyGan):
             yield self.loss("helped", networks["critic"](made))
         else:
             yield from super().losses(phase, batch, networks)
+
+
+class Halves(TinyGan):
+    """The losses of the critic's phase have no network in common: `fake` is judged by a helper."""
+
+    def build_networks(self) -> dict[str, nn.Module]:
+        return {**super().build_networks(), "helper": nn.Linear(FEATURES, 1)}
+
+    def phases(self) -> tuple[Phase, ...]:
+        critic, generator = super().phases()
+        return replace(critic, networks=("critic", "helper")), generator
+
+    def losses(self, phase: str, batch: Tensor, networks: Networks) -> Iterator[Losses]:
+        if phase == "critic":
+            yield self.loss("real", networks["critic"](batch + 2))
+            yield self.loss("fake", -networks["helper"](batch.flip(1)))
+        else:
+            yield from super().losses(phase, batch, networks)

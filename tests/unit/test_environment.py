@@ -16,12 +16,13 @@ RUN = Path("/runs/x")
 
 
 def changes(environ: dict[str, str], **more: Any) -> dict[str, str | None]:
-    """For a job of 8 cores a rank; `env` is its `container.env`."""
+    """For a job of 8 cores a rank; `env` is its `container.env`, `train` its `train`."""
     job = {
         "job": {"cpus_per_gpu": 8, "gpus_per_node": 4},
         "container": {"env": more.pop("env", {})},
     }
     job["launch"] = {"mpi": more.pop("mpi", "none")}
+    job["train"] = more.pop("train", None)
     return environment_changes(environ, {"job": job, **more}, RUN)
 
 
@@ -36,6 +37,8 @@ def test_an_image_masks_nothing_that_matters() -> None:
     assert made["TMPDIR"] == "/tmp"
     assert made["TRITON_CACHE_DIR"] == f"/tmp/hpc-amp-{os.getuid()}-7/triton"
     assert made["TORCHINDUCTOR_CACHE_DIR"] == f"/tmp/hpc-amp-{os.getuid()}-7/inductor"
+    compiled = changes(image, train={"compile": True})
+    assert compiled["TORCHINDUCTOR_CACHE_DIR"] is compiled["TRITON_CACHE_DIR"] is None
 
 
 def test_the_host_keeps_its_own_places() -> None:

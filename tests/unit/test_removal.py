@@ -47,6 +47,7 @@ def test_a_run_is_removed_with_its_files(host: StubHost) -> None:
     assert result.stdout == "removed 1 run\n", result.stderr
     assert not second.exists() and first.exists()
     assert (first.parent / "latest").read_text() == f"{first.name}\n"
+    (first.parent / ".compiled" / "torch").mkdir(parents=True)
     assert host.hpc_amp("rm", str(first), str(first), "--yes").stdout == "removed 1 run\n"
     assert not first.parent.exists() and outside.read_text() == "stays"
     assert "there is no run 'a'" in refused(host.hpc_amp("rm", "a", "--yes"))

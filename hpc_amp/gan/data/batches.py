@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from hpc_amp.data.memory import arrange
@@ -120,7 +119,11 @@ def condition(batch: PairedBatch, config: PairedData) -> Tensor:
     channel for each label, which is 1 where a pixel has it, or the input image; then, with instance
     maps, a channel that is 1 at the edges of instances."""
     if batch.labels is not None:
-        shown = F.one_hot(batch.labels, config.label_channels).permute(0, 3, 1, 2).float()
+        # Not F.one_hot, which reads the labels on the host and makes int64.
+        samples, height, width = batch.labels.shape
+        shape = (samples, config.label_channels, height, width)
+        shown = torch.zeros(shape, device=batch.labels.device)
+        shown.scatter_(1, batch.labels.long()[:, None], 1.0)
     else:
         assert batch.inputs is not None
         shown = batch.inputs
@@ -150,8 +153,11 @@ def normal(
     The numbers of a sample depend on its seed, the shape and `purpose` alone. Use a different
     `purpose` for each use in a step: equal ones give equal numbers.
     """
-    numbers = [torch.randn(shape, generator=generator(seed, purpose)) for seed in seeds.tolist()]
-    return torch.stack(numbers).to(device)
+    drawn = [torch.randn(shape, generator=generator(seed, purpose)) for seed in seeds.tolist()]
+    numbers = torch.stack(drawn)
+    if torch.device(device).type == "cuda":
+        numbers = numbers.pin_memory()  # or else the host would wait for the copy
+    return numbers.to(device, non_blocking=True)
 
 
 def sample_seeds(seed: int, epoch: int | str, positions: Iterable[int]) -> Tensor:

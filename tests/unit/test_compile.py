@@ -1,0 +1,132 @@
+"""`train.compile`: networks that torch.compile has compiled."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.dcgan import dcgan
+from support.paired import paired
+from support.training import Regression, engine, fit_until, settings
+
+from hpc_amp.errors import KeyProblem
+from hpc_amp.train.errors import TrainingError
+
+
+@pytest.fixture(autouse=True)
+def _new_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a new process: torch has set its default folder, and has compiled nothing."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/torchinductor_nobody")
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks are traced and then run as they are, which takes seconds and not minutes."""
+    monkeypatch.setattr("hpc_amp.train.compiling.BACKEND", "eager")
+
+
+def said(output: str) -> list[str]:
+    return re.findall(r"train\.compile: (.*)", output)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_resume_is_exact_and_weights_keep_their_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With inductor, whose programs are beside the run."""
+    whole = engine(tmp_path / "whole", compile=True, ema=0.9)
+    whole.fit()
+    assert said(capsys.readouterr().out) == ["1 graph compiled, no graph breaks"], "once"
+    stopped = engine(tmp_path / "stopped", compile=True, ema=0.9)
+    fit_until(stopped, 3)
+    torch._dynamo.reset()
+    resumed = engine(tmp_path / "stopped", compile=True, ema=0.9, attempt=2)
+    resumed.fit()
+    expected, seen = (made.report.summary()["weights_sha256"] for made in (whole, resumed))
+    assert seen == expected
+    assert resumed.metrics == whole.metrics
+    saved = torch.load(tmp_path / "stopped/checkpoints/step-00000010/networks.pt")
+    assert list(saved["model"]) == ["0.weight", "0.bias", "3.weight", "3.bias"]
+    (folder,) = (tmp_path / ".compiled").iterdir()
+    assert folder.name.startswith(f"torch-{torch.__version__}")
+    assert any(folder.rglob("*.so"))
+
+
+@pytest.mark.usefixtures("one_thread", "traced")
+@pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16", "O2"])
+def test_each_precision_trains_as_without(mode: str, tmp_path: Path) -> None:
+    ends = []
+    for compiled in (True, False):
+        made = engine(tmp_path / str(compiled), precision=mode, compile=compiled, accumulate=2)
+        made.fit()
+        ends.append(made.report.summary()["weights_sha256"])
+    assert ends[0] == ends[1]
+
+
+# torch looks at the gradients of inputs when it traces.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.usefixtures("one_thread", "traced")
+@pytest.mark.parametrize("name", ["dcgan", "spade"])
+def test_gans_train_as_without(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ends = []
+    for compiled in (True, False):
+        folder = tmp_path / str(compiled)
+        common: dict[str, Any] = {"compile": compiled, "epochs": 1, "precision": "bf16"}
+        if name == "dcgan":
+            made = dcgan(folder, **common)
+        else:
+            made = paired(folder, name, adversarial={"r1": 0.0}, **common)
+        made.fit()
+        ends.append(made.report.summary()["weights_sha256"])
+    assert ends[0] == ends[1]
+    assert "no graph breaks" in said(capsys.readouterr().out)[0]
+
+
+class Printing(Regression):
+    """A network that tracing has to leave."""
+
+    def build_networks(self) -> dict[str, torch.nn.Module]:
+        class Broken(torch.nn.Sequential):
+            def forward(self, batch: torch.Tensor) -> torch.Tensor:
+                torch._dynamo.graph_break("on purpose")
+                result: torch.Tensor = super().forward(batch)
+                return result
+
+        return {"model": Broken(torch.nn.Linear(6, 1))}
+
+
+@pytest.mark.usefixtures("one_thread", "traced")
+def test_graph_breaks_are_reported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine(tmp_path, Printing, compile=True).fit()
+    (line,) = said(capsys.readouterr().out)
+    assert re.match(r"\d graphs? compiled, 1 graph break: .*graph_break", line)
+
+
+def test_what_cannot_be_compiled_is_refused_before_the_job() -> None:
+    with pytest.raises(KeyProblem, match=r"train\.compile: batch norms that exchange statistics"):
+        settings(compile=True, sync_batchnorm=True).check_keys()
+    with pytest.raises(KeyProblem, match=r"train\.compile: precision O1 patches"):
+        settings(compile=True, precision="O1").check_keys()
+    spade = settings(task="spade", compile=True, adversarial={"r1": 10.0})
+    with pytest.raises(KeyProblem, match=r"train\.compile: adversarial\.r1 is the gradient"):
+        spade.check_keys()
+
+
+def test_without_a_compiler_the_training_ends_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch._inductor.config
+
+    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", (None, "no-such-compiler"))
+    with pytest.raises(TrainingError) as caught:
+        engine(tmp_path, compile=True)
+    assert "train.compile: torch cannot compile here: " in str(caught.value)
+    assert "C++ compiler" in str(caught.value)
+    assert "\n" not in str(caught.value)

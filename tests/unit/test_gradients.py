@@ -1,0 +1,44 @@
+"""The average of gradients over the ranks; with one rank, it leaves them as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from hpc_amp.distributed.gradients import average_gradients
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of one rank."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_gradients_get_the_memory_order_of_their_weights() -> None:
+    """A fused optimizer reads them in this order, whatever theirs is."""
+    weight = nn.Parameter(torch.randn(4, 3, 3, 3).to(memory_format=torch.channels_last))
+    other, unused = nn.Parameter(torch.randn(5)), nn.Parameter(torch.randn(2))
+    gradient = torch.randn(4, 3, 3, 3)
+    weight.grad, other.grad = gradient.clone(), torch.ones(5)
+    flags = torch.tensor([True, False, True])
+    assert average_gradients([weight, other, unused], flags) == [True, False, True]
+    assert torch.equal(weight.grad, gradient)
+    assert weight.grad.stride() == weight.stride() != gradient.stride()
+    assert torch.equal(other.grad, torch.ones(5))
+    assert unused.grad is None
+
+
+@pytest.mark.usefixtures("alone")
+def test_weights_of_several_types_are_averaged_by_type() -> None:
+    weights = [nn.Parameter(torch.randn(3).to(dtype)) for dtype in (torch.float32, torch.float16)]
+    for weight in weights:
+        weight.grad = torch.full_like(weight, 2.0)
+    assert average_gradients(weights, torch.tensor([True])) == [True]
+    assert all(torch.equal(weight.grad, torch.full_like(weight, 2.0)) for weight in weights)
