@@ -219,9 +219,9 @@ class Data:
         Literal["cifar10", "cifar100", "fashion_mnist", "mnist", "imagefolder", "synthetic"],
         _SAMPLES,
     ] = "cifar10"
-    """`imagefolder` reads `root/train/<class>/*` and `root/test/<class>/*` (or `val`). Images of 16
-    bits are reduced to the upper 8 bits. Images of 32 bits or floating-point numbers are refused,
-    because their range is unknown."""
+    """`imagefolder` reads `root/train/<class>/*` and `root/test/<class>/*` (or `val`). Images are
+    turned upright as their EXIF data say. Images of 16 bits are reduced to the upper 8 bits. Images
+    of 32 bits or floating-point numbers are refused, because their range is unknown."""
     root: Path = "data"
     """Folder of the files, relative to where `submit` was called."""
     if_missing: Literal["error", "synthetic"] = "error"
@@ -236,8 +236,8 @@ class Data:
     """Side in pixels to which `imagefolder` images are resized. Default: small images keep their
     size, others are resized to 224."""
     workers: Natural | None = None
-    """Loader processes of each rank for data that is not in memory. 0: the rank itself decodes.
-    Default: the rank's cores minus one, at most 8."""
+    """Threads of each rank that decode data that is not in memory. 0: decodes while the training
+    waits. Default: the rank's cores minus one, at most 8."""
     augment: Augment = field(default_factory=Augment)
     """Random changes of the training images."""
     synthetic: Annotated[Synthetic, _SAMPLES] = field(default_factory=Synthetic)

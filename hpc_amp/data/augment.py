@@ -48,15 +48,16 @@ class EpochAugmentation:
         self.centre = (draw("row", side[0]), draw("column", side[1])) if self.cutout else None
 
     def move(self, pixels: Tensor, samples: Tensor) -> Tensor:
-        """Crop and flip images. `pixels` is uint8 [B, C, H, W]; `samples` [B] are the numbers of
-        these images in the training set. Returns uint8 [B, C, H, W]."""
+        """Crop and flip images. `pixels` is uint8 [B, H, W, C]; `samples` [B] are the numbers of
+        these images in the training set. Returns uint8 [B, H, W, C]."""
         position = torch.arange(len(samples), device=samples.device)
         if self.offset is not None:
             top, left = (offset.index_select(0, samples) for offset in self.offset)
-            pixels = _windows(F.pad(pixels, (self.padding,) * 4), position, top, left, self.side)
+            padded = F.pad(pixels, (0, 0, *[self.padding] * 4))
+            pixels = _windows(padded, position, top, left, self.side)
         if self.mirror is not None:
             # Flipping all images and selecting copies whole rows; torch.where works pixel by pixel.
-            both = torch.cat((pixels, pixels.flip(3)))
+            both = torch.cat((pixels, pixels.flip(2)))
             chosen = position + len(samples) * self.mirror.index_select(0, samples)
             pixels = both.index_select(0, chosen)
         return pixels
@@ -80,15 +81,15 @@ def _windows(
     images: Tensor, number: Tensor, top: Tensor, left: Tensor, side: tuple[int, int]
 ) -> Tensor:
     """Cut a window of `side` at (`top`, `left`) out of each image `number` of `images`
-    [N, C, H, W].
+    [N, H, W, C].
 
     The view `every` has a window at each position in memory, so that cropping is a selection, which
     copies whole rows. Indexing in several dimensions works pixel by pixel and takes several times
     as long.
     """
-    _, channels, height, width = images.shape
-    size = (channels, *side)
-    stride = (height * width, width, 1)
+    _, height, width, channels = images.shape
+    size = (*side, channels)
+    stride = (width * channels, channels, 1)
     reach = sum((extent - 1) * step for extent, step in zip(size, stride, strict=True))
     every = images.as_strided((images.numel() - reach, *size), (1, *stride))
-    return every.index_select(0, number * channels * height * width + top * width + left)
+    return every.index_select(0, ((number * height + top) * width + left) * channels)

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from PIL import Image
 
 from hpc_amp.config import schema
 from hpc_amp.data.decode import decode_all
 from hpc_amp.data.errors import DataError
 from hpc_amp.data.images import Images, ImageSet
-from hpc_amp.data.pictures import UNREADABLE
+from hpc_amp.data.pictures import upright_size
 from hpc_amp.data.together import together
 from hpc_amp.distributed.collect import gather
 from hpc_amp.distributed.world import World
@@ -99,7 +98,7 @@ def plan(folder: Folder, data: schema.Data) -> ResizePlan:
     """Decide how the images are used, from the settings `data` and the sizes of some files. Raises
     DataError if the settings do not fit the files."""
     paths = folder.train.paths[:: max(1, len(folder.train.paths) // PROBED)]
-    sizes = {_size(path) for path in paths} if data.image_size is None else set()
+    sizes = {upright_size(path) for path in paths} if data.image_size is None else set()
     if len(sizes) == 1:
         width, height = sizes.pop()
     else:
@@ -177,13 +176,3 @@ def _map(path: str) -> ImageSet:
 
 def _test_folder(root: Path) -> Path | None:
     return next((root / name for name in ("test", "val") if (root / name).is_dir()), None)
-
-
-def _size(path: str) -> tuple[int, int]:
-    """Width and height of an image in pixels, without decoding it. Raises DataError."""
-    image: Image.Image
-    try:
-        with Image.open(path) as image:
-            return image.size
-    except UNREADABLE as error:
-        raise DataError(f"the image {path} cannot be read: {error}") from error

@@ -70,8 +70,17 @@ class Normalization:
         return Normalization(self.mean.to(device), self.std.to(device))
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """Normalise `pixels`, uint8 [N, C, H, W], to float32 with mean 0 and deviation 1."""
-        return pixels.float().sub_(self.mean[:, None, None]).div_(self.std[:, None, None])
+        """Normalise `pixels`, uint8 [N, C, H, W], to float32 with mean 0 and deviation 1. Keeps
+        their order in memory."""
+        if not pixels.is_contiguous(memory_format=torch.channels_last):
+            return pixels.float().sub_(self.mean[:, None, None]).div_(self.std[:, None, None])
+        # The channels of a pixel are neighbours in memory. With whole rows of them, this takes a
+        # quarter of the time on a CPU.
+        width = pixels.shape[3]
+        rows = pixels.permute(0, 2, 3, 1).flatten(2).float()
+        rows.sub_(self.mean.repeat(width)).div_(self.std.repeat(width))
+        images: Tensor = rows.unflatten(2, (width, -1)).permute(0, 3, 1, 2)
+        return images
 
     def undo(self, images: Tensor) -> Tensor:
         """The images [N, C, H, W] before they were normalised, with values from 0 to 1."""

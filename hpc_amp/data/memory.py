@@ -32,7 +32,10 @@ class MemoryTraining(TrainingData):
     def __init__(
         self, images: Images, normalization: Normalization, train: schema.Train, world: World
     ) -> None:
-        self.images = images
+        # The channels of a pixel are neighbours in memory from here on: a crop then copies whole
+        # rows of pixels, and batches need not be rearranged.
+        self.pixels = images.pixels.permute(0, 2, 3, 1).contiguous()
+        self.images = Images(self.pixels.permute(0, 3, 1, 2), images.labels)
         self.normalization = normalization.to(images.pixels.device)
         self.train = train
         self.world = world
@@ -42,7 +45,7 @@ class MemoryTraining(TrainingData):
     def epoch(self, epoch: int, start: int = 0) -> Iterator[list[Batch]]:
         """This rank's share of each global batch of `epoch` from step `start` on, as a list of
         `accumulate` micro-batches."""
-        pixels, labels = self.images.pixels, self.images.labels
+        pixels, labels = self.pixels, self.images.labels
         train, parts = self.train, self.train.accumulate
         order = epoch_order(self.samples, train.seed, epoch)
         steps = rank_share(order, train.batch_size, self.world.rank, self.world.size)[start:]
@@ -51,7 +54,7 @@ class MemoryTraining(TrainingData):
         augmentation = EpochAugmentation(
             train.data.augment,
             samples=self.samples,
-            side=(pixels.shape[2], pixels.shape[3]),
+            side=(pixels.shape[1], pixels.shape[2]),
             seed=train.seed,
             epoch=epoch,
             device=pixels.device,
@@ -60,7 +63,8 @@ class MemoryTraining(TrainingData):
         for chunk in steps.to(pixels.device).split(max(1, CHUNK // local)):
             samples = chunk.flatten()
             moved = augmentation.move(pixels.index_select(0, samples), samples)
-            images = augmentation.blank(self.normalization(moved), samples)
+            images = self.normalization(moved.permute(0, 3, 1, 2))
+            images = augmentation.blank(images, samples)
             images = arrange(images, train.channels_last)
             batches = zip(
                 images.split(local // parts),

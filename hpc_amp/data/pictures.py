@@ -1,28 +1,30 @@
-"""Decodes image files to 8-bit RGB, and cuts out the part that is used.
-
-This module does not import torch, because a loader process that did would take seconds to start and
-half a gigabyte of memory.
-"""
+"""Image files as 8-bit RGB: whole, or only the part that is used."""
 
 from __future__ import annotations
 
+import io
 import math
-import mmap
+import struct
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from random import Random
-from typing import NamedTuple
 
 from PIL import Image
 
 from hpc_amp.data.errors import DataError
 
-Box = tuple[float, float, float, float]
+Box = tuple[int, int, int, int]
 """Left, top, right and bottom in pixels."""
-CENTRE = 224 / 256
-"""The part of the shorter side that an evaluation uses: resize to 256 and crop to 224, as usual."""
 
 UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError)
 """What Pillow raises for files that are damaged, too large, or in an unknown format."""
+
+FINER = 2
+"""A JPEG that is decoded at a reduced size still has this many times the pixels that are needed, in
+both directions."""
+
+# ---- whole images --------------------------------------------------------------------------------
 
 # In older versions of Pillow, images of mode I are 16-bit in these formats and 32-bit in others.
 _FORMATS_OF_16_BITS = ("PNG", "PPM")
@@ -36,30 +38,79 @@ _UPPER_BYTES = {
     "I;16N": slice(int(_LITTLE), None, 2),
     "I": slice(1 if _LITTLE else 2, None, 4),
 }
+_ORIENTATION, _UPRIGHT = 0x0112, 1  # an EXIF tag, and its usual value
+# What makes an image upright, by the value of this tag. From 5 on, width and height change places.
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 def open_rgb(path: str) -> Image.Image:
-    """Open an image as 8-bit RGB. Of 16 bits, the upper 8 are used; an alpha channel is ignored.
+    """Open an image as 8-bit RGB, turned upright as its EXIF data say. Of 16 bits, the upper 8 are
+    used; an alpha channel is ignored.
 
     Raises DataError if the file cannot be read, or if the range of its numbers is not known.
     """
     image: Image.Image
     try:
         with Image.open(path) as image:
-            if not _range_is_known(image):
-                raise DataError(
-                    f"the image {path} has mode {image.mode}, in which the numbers for black and "
-                    "white are not defined; write it with 8 or 16 bits"
-                )
-            if image.mode in _UPPER_BYTES:
-                upper = image.tobytes()[_UPPER_BYTES[image.mode]]
-                return Image.frombytes("L", image.size, upper).convert("RGB")
-            if "transparency" in image.info:
-                # Otherwise, Pillow would warn about each palette with transparency.
-                return image.convert("RGBA").convert("RGB")
-            return image.convert("RGB")
+            return _upright_rgb(image, path)
     except UNREADABLE as error:
-        raise DataError(f"the image {path} cannot be read: {error}") from error
+        raise _unreadable(path, error) from error
+
+
+def upright_size(path: str) -> tuple[int, int]:
+    """Width and height of an image as `open_rgb` returns it, without decoding it. Raises
+    DataError."""
+    image: Image.Image
+    try:
+        with Image.open(path) as image:
+            width, height = image.size
+            return (width, height) if _orientation(image) < 5 else (height, width)
+    except UNREADABLE as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: BaseException) -> DataError:
+    return DataError(f"the image {path} cannot be read: {error}")
+
+
+def _upright_rgb(image: Image.Image, path: str) -> Image.Image:
+    orientation = _orientation(image)
+    rgb = _rgb(image, path)
+    return rgb.transpose(_TURNS[orientation]) if orientation in _TURNS else rgb
+
+
+def _orientation(image: Image.Image) -> int:
+    """The value of the EXIF tag, 1 to 8."""
+    if image.format == "TIFF":  # Pillow itself turns these
+        return _UPRIGHT
+    try:
+        value = image.getexif().get(_ORIENTATION)
+    except (SyntaxError, ValueError, struct.error):  # damaged EXIF data; the image may be intact
+        return _UPRIGHT
+    return value if value in _TURNS else _UPRIGHT
+
+
+def _rgb(image: Image.Image, path: str) -> Image.Image:
+    if not _range_is_known(image):
+        raise DataError(
+            f"the image {path} has mode {image.mode}, in which the numbers for black and "
+            "white are not defined; write it with 8 or 16 bits"
+        )
+    if image.mode in _UPPER_BYTES:
+        upper = image.tobytes()[_UPPER_BYTES[image.mode]]
+        return Image.frombytes("L", image.size, upper).convert("RGB")
+    if "transparency" in image.info:
+        # Otherwise, Pillow would warn about each palette with transparency.
+        return image.convert("RGBA").convert("RGB")
+    return image.convert("RGB")
 
 
 def _range_is_known(image: Image.Image) -> bool:
@@ -74,10 +125,72 @@ def _range_is_known(image: Image.Image) -> bool:
     return image.mode != "F"
 
 
+# ---- parts of images -----------------------------------------------------------------------------
+
+# Rows below a part of a JPEG that its pixels may depend on: colours have half the resolution in
+# most files, and are interpolated.
+_CONTEXT = 16
+_END_OF_IMAGE = b"\xff\xd9"
+
+
+def open_part(
+    path: str, choose: Callable[[int, int], Box], needed: int | None = None
+) -> Image.Image:
+    """Open the box of an image that `choose` returns for its width and height, as 8-bit RGB.
+
+    The pixels are those of `open_rgb`, but a JPEG is only decoded down to the last row of the box.
+    With `needed`, the number of pixels in each direction to which the box will be reduced, a JPEG
+    is decoded at 1/2, 1/4 or 1/8 of its size where that is still `FINER` times as many. Raises
+    DataError.
+    """
+    image: Image.Image
+    try:
+        content = Path(path).read_bytes()
+        with Image.open(io.BytesIO(content)) as image:
+            # The end of a file that was cut off would not be missed if the box is above it.
+            whole = content.endswith(_END_OF_IMAGE)
+            if image.format != "JPEG" or not whole or _orientation(image) != _UPRIGHT:
+                image = _upright_rgb(image, path)
+                return image.crop(choose(*image.size))
+            box = choose(*image.size)
+        return _jpeg_part(content, box, needed)
+    except UNREADABLE as error:
+        raise _unreadable(path, error) from error
+
+
+def _jpeg_part(content: bytes, box: Box, needed: int | None) -> Image.Image:
+    """A box of an upright JPEG."""
+    left, top, right, bottom = box
+    with Image.open(io.BytesIO(_first_rows(content, bottom + _CONTEXT))) as image:
+        width, height = image.size
+        if needed is not None:
+            shrink = min(right - left, bottom - top) // (FINER * needed)
+            if shrink > 1:
+                image.draft(None, (width // shrink, height // shrink))
+        scale = round(width / image.width)
+        part: Image.Image
+        part = image.crop((left // scale, top // scale, right // scale, bottom // scale))
+        return part if part.mode == "RGB" else part.convert("RGB")
+
+
+def _first_rows(content: bytes, rows: int) -> bytes:
+    """A JPEG with a smaller height in its header. Decoders pass over the rows that it does not
+    mention any more, without decoding them."""
+    at = 2
+    while content[at] == 0xFF:
+        marker, size = content[at + 1], int.from_bytes(content[at + 2 : at + 4], "big")
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # the frame header
+            height = int.from_bytes(content[at + 5 : at + 7], "big")
+            changed = min(rows, height).to_bytes(2, "big")
+            return content[: at + 5] + changed + content[at + 7 :]
+        at += 2 + size
+    return content  # an unusual file
+
+
 def centre_box(width: int, height: int, part: float = 1.0) -> Box:
     """The central square whose side is `part` of the shorter side. All sizes are in pixels."""
-    side = min(width, height) * part
-    left, top = (width - side) / 2, (height - side) / 2
+    side = max(1, round(min(width, height) * part))
+    left, top = (width - side) // 2, (height - side) // 2
     return left, top, left + side, top + side
 
 
@@ -93,50 +206,3 @@ def random_box(width: int, height: int, random: Random) -> Box:
             left, top = random.randint(0, width - box_width), random.randint(0, height - box_height)
             return left, top, left + box_width, top + box_height
     return centre_box(width, height)
-
-
-def resize(image: Image.Image, side: int, box: Box) -> Image.Image:
-    """The content of `box`, as a square of `side` pixels."""
-    return image.resize((side, side), Image.Resampling.BILINEAR, box=box)
-
-
-def look(path: str, side: int, seed: str, *, crop: bool, flip: bool) -> Image.Image:
-    """The image in `path` as a square of `side` pixels.
-
-    With `crop`, a random part of the image, and otherwise its centre; with `flip`, half of all
-    seeds mirror it. Equal arguments give equal pixels. Raises DataError.
-    """
-    image = open_rgb(path)
-    random = Random(seed)
-    if crop:
-        box = random_box(image.width, image.height, random)
-    else:
-        box = centre_box(image.width, image.height, CENTRE)
-    image = resize(image, side, box)
-    if flip and random.random() < 0.5:
-        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return image
-
-
-class PictureRequest(NamedTuple):
-    """A request to decode images, each with the seed of its random changes.
-
-    Their pixels are written one image after the other, from the byte `place` on, as rows of 8-bit
-    RGB. `side`, `crop` and `flip` are those of `look`.
-    """
-
-    place: int
-    side: int
-    crop: bool
-    flip: bool
-    images: list[tuple[str, str]]
-
-
-def decode(request: PictureRequest, memory: mmap.mmap) -> None:
-    """Carry out a request. Raises DataError for an image that cannot be read."""
-    begin = request.place
-    for path, seed in request.images:
-        image = look(path, request.side, seed, crop=request.crop, flip=request.flip)
-        pixels = image.tobytes()
-        memory[begin : begin + len(pixels)] = pixels
-        begin += len(pixels)

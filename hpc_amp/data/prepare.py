@@ -13,10 +13,10 @@ from hpc_amp.config import schema
 from hpc_amp.data import imagefolder
 from hpc_amp.data.errors import DataError
 from hpc_amp.data.images import ImageSet, Normalization
-from hpc_amp.data.loaders import Loaders
 from hpc_amp.data.memory import Batch, MemoryTraining, memory_evaluation
+from hpc_amp.data.readers import Readers, reader_count
 from hpc_amp.data.sources import PUBLIC_SETS
-from hpc_amp.data.streaming import StreamedTraining, streamed_evaluation, worker_count
+from hpc_amp.data.streaming import StreamedTraining, streamed_evaluation
 from hpc_amp.data.synthetic import synthetic_set
 from hpc_amp.data.together import from_main, together
 from hpc_amp.distributed.world import World
@@ -127,21 +127,20 @@ def _streamed(
     world: World,
     device: torch.device,
 ) -> PreparedData:
-    """Data whose images are read from files in each epoch. Starts the loader processes."""
+    """Data whose images are read from files in each epoch. Starts the threads that read."""
     _check_size(len(folder.train.paths), train)
-    size = evaluation_batch_size(train, world)
-    share = -(-len(folder.test.paths) // world.size)
-    largest = max(train.batch_size // world.size, min(size, share))
-    workers = worker_count(train.data.workers, world)
-    loaders = together(world, lambda: Loaders(workers, plan.height, largest, world.rank))
+    readers = Readers(reader_count(train.data.workers, world))
+    side, size = plan.height, evaluation_batch_size(train, world)
     return PreparedData(
         name=f"ImageFolder {folder.name}",
         synthetic=False,
         classes=len(folder.classes),
         channels=3,
-        image_size=plan.height,
-        training=StreamedTraining(folder.train, loaders, train, world, device),
-        evaluation=lambda: streamed_evaluation(folder.test, loaders, train, world, device, size),
+        image_size=side,
+        training=StreamedTraining(folder.train, side, readers, train, world, device),
+        evaluation=lambda: streamed_evaluation(
+            folder.test, side, readers, train, world, device, size
+        ),
     )
 
 

@@ -72,8 +72,8 @@ def fit(
     `rate(step, steps)`: a learning rate schedule of your own, relative to the peak rate.
     `timeout`: seconds that ranks wait for each other.
 
-    Raises SettingError, TaskError, DataError, LoaderError, ModelError, PrecisionError, DeviceError,
-    WorldError or TrainingError, each with a message of one line for the user. `run_program` prints
+    Raises SettingError, TaskError, DataError, ModelError, PrecisionError, DeviceError, WorldError
+    or TrainingError, each with a message of one line for the user. `run_program` prints
     them in this form.
     """
     with standalone(train, out, task, observers, rate, timeout) as (engine, run, name):

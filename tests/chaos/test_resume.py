@@ -29,7 +29,7 @@ Ending = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files for loader processes: 40 training and 6 test images in two classes."""
+    """Files to stream: 40 training and 6 test images in two classes."""
     root = tmp_path_factory.mktemp("images")
     for split, count in (("train", 20), ("test", 3)):
         for label in (0, 1):
@@ -131,7 +131,7 @@ def test_a_stop_at_any_step_changes_nothing(
 
 
 def test_a_digest_tells_apart_what_must_be_apart(uninterrupted: Callable[..., Ending]) -> None:
-    """The control: loader processes change nothing, ranks and precision do change the rounding."""
+    """The control: reading threads change nothing, ranks and precision do change the rounding."""
     digests = {
         (size, precision, workers): uninterrupted(size, precision, workers)["weights_sha256"]
         for size in (1, 2)

@@ -6,11 +6,9 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 from support.training import curve
 
 from chaos.ranks import Attempt, Run, mishap
@@ -92,26 +90,3 @@ def test_a_signal_during_an_evaluation(new_run: Callable[..., Run], rank: int) -
     assert whole.start(size=3, task="Uneven").wait() == [0] * 3
     assert curve(run.path, "eval/error") == curve(whole.path, "eval/error") != []
     assert run.summary["weights_sha256"] == whole.summary["weights_sha256"]
-
-
-def test_a_signal_to_all_processes_spares_the_loaders(
-    new_run: Callable[..., Run], tmp_path: Path
-) -> None:
-    """Schedulers signal every process of a job. A loader that died would take the save with it."""
-    for split in ("train", "test"):
-        for label in "ab":
-            (tmp_path / "images" / split / label).mkdir(parents=True)
-            for number in range(8):
-                image = Image.new("RGB", (8, 8), (20 * number, 0, 0))
-                image.save(tmp_path / "images" / split / label / f"{number}.png")
-    data = {"name": "imagefolder", "root": str(tmp_path / "images"), "in_memory": False}
-    data |= {"image_size": 8, "workers": 2}
-    run = new_run(epochs=10**6, model={"name": "resnet8", "width": 8}, data=data)
-    attempt = run.start(SLOW, task=None)
-    attempt.until(lambda: run.last_step() >= 3)
-    (pid,) = attempt.pids
-    loaders = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    assert len(loaders) == 2
-    for process in (*map(int, loaders), pid):
-        os.kill(process, signal.SIGTERM)
-    check_stop(attempt, "TERMINATED", size=1)

@@ -105,7 +105,8 @@ def test_a_crop_is_a_window_of_the_padded_image_and_half_are_mirrored() -> None:
     augmentation = EpochAugmentation(
         config, samples=SAMPLES, side=(12, 10), seed=0, epoch=0, device=torch.device("cpu")
     )
-    moved = augmentation.move(PIXELS, samples)
+    moved = augmentation.move(PIXELS.permute(0, 2, 3, 1).contiguous(), samples)
+    moved = moved.permute(0, 3, 1, 2)
     padded = torch.nn.functional.pad(PIXELS, (2, 2, 2, 2))
     windows = padded.unfold(2, 12, 1).unfold(3, 10, 1).flatten(2, 3)  # [N, C, 25, 12, 10]
 

@@ -7,13 +7,15 @@ import warnings
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
+from PIL.JpegImagePlugin import JpegImageFile
 
 from hpc_amp.data.errors import DataError
-from hpc_amp.data.pictures import open_rgb
+from hpc_amp.data.pictures import FINER, Box, open_part, open_rgb, random_box, upright_size
 
 GRAY = np.arange(256, dtype=np.uint8).reshape(16, 16)
 DEEP = GRAY.astype(np.uint16) * 257
@@ -106,8 +108,10 @@ def test_the_same_picture_gives_the_same_pixels(tmp_path: Path, name: str) -> No
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         image = open_rgb(str(tmp_path / name))
+        part = open_part(str(tmp_path / name), lambda width, height: (1, 0, width - 2, height - 3))
     assert image.mode == "RGB"
     assert np.array_equal(np.asarray(image), expected)
+    assert np.array_equal(np.asarray(part), expected[:-3, 1:-2])
 
 
 NO_RANGE = {
@@ -144,8 +148,9 @@ def test_a_file_that_is_cut_off_is_named(tmp_path: Path, kept: int) -> None:
     path = tmp_path / "cut.png"
     Image.fromarray(COLOURS).save(path)
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(DataError, match=r"the image .*cut.png cannot be read"):
-        open_rgb(str(path))
+    for open_image in (open_rgb, lambda path: open_part(path, top_left)):
+        with pytest.raises(DataError, match=r"the image .*cut.png cannot be read"):
+            open_image(str(path))
 
 
 def test_an_image_that_is_too_large_is_named(
@@ -156,3 +161,129 @@ def test_an_image_that_is_too_large_is_named(
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(DataError, match=r"the image .*large.png cannot be read: .*decompression"):
         open_rgb(str(path))
+
+
+# ---- parts of JPEGs ------------------------------------------------------------------------------
+
+
+def smooth(width: int, height: int) -> Image.Image:
+    """Slopes in all channels, with edges between them."""
+    across, down = np.arange(width), np.arange(height)[:, None]
+    bands = [(across * a + down * b) % 256 for a, b in ((3, 1), (1, 2), (2, 5))]
+    return Image.fromarray(np.stack(bands, axis=2).astype(np.uint8))
+
+
+def top_left(width: int, height: int) -> Box:
+    return 0, 0, width // 2, height // 3
+
+
+JPEGS = {
+    "full colours": ("RGB", {"subsampling": 0}),
+    "half the colours across": ("RGB", {"subsampling": 1}),
+    "half the colours": ("RGB", {"subsampling": 2}),
+    "progressive": ("RGB", {"progressive": True}),
+    "progressive, full colours": ("RGB", {"progressive": True, "subsampling": 0}),
+    "restarts": ("RGB", {"restart_marker_rows": 1}),
+    "gray": ("L", {}),
+    "gray, progressive": ("L", {"progressive": True}),
+    "CMYK": ("CMYK", {}),
+    "own tables": ("RGB", {"optimize": True, "quality": 100}),
+}
+
+
+@pytest.mark.parametrize("name", JPEGS)
+def test_a_part_of_a_jpeg_has_the_pixels_of_the_whole(tmp_path: Path, name: str) -> None:
+    mode, options = JPEGS[name]
+    path = str(tmp_path / "image.jpg")
+    smooth(83, 61).convert(mode).save(path, **options)
+    whole = open_rgb(path)
+    random = Random(name)
+    boxes = [random_box(83, 61, random) for _ in range(30)]
+    for box in (*boxes, (0, 0, 83, 61), (82, 60, 83, 61), (0, 0, 1, 1)):
+        assert open_part(path, lambda *_, box=box: box).tobytes() == whole.crop(box).tobytes()
+
+
+def test_less_of_a_jpeg_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = []
+    load = JpegImageFile.load
+
+    def note(image: JpegImageFile) -> object:
+        decoded.append(image.size)
+        return load(image)
+
+    monkeypatch.setattr(JpegImageFile, "load", note)
+    path = str(tmp_path / "image.jpg")
+    smooth(640, 480).save(path)
+    open_part(path, top_left)
+    assert {height for _, height in decoded} == {160 + 16}
+    decoded.clear()
+    part = open_part(path, lambda *_: (64, 0, 576, 480), needed=480 // FINER // 4)
+    assert set(decoded) == {(160, 120)}
+    assert part.size == (128, 120)
+
+
+def test_reduced_decoding_changes_little(tmp_path: Path) -> None:
+    path = str(tmp_path / "image.jpg")
+    smooth(900, 700).resize((1800, 1400)).save(path, quality=95)
+
+    def values(needed: int | None) -> np.ndarray:
+        part = open_part(path, lambda *_: (8, 16, 1608, 1216), needed)
+        return np.asarray(part.resize((100, 80), Image.Resampling.BILINEAR)).astype(int)
+
+    difference = np.abs(values(100) - values(None))
+    assert 0 < difference.mean() < 0.6
+    assert difference.max() <= 8
+
+
+@pytest.mark.parametrize("kept", [0.05, 0.5, 0.99])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_jpeg_that_is_cut_off_is_named_whatever_part_is_used(
+    tmp_path: Path, kept: float, progressive: bool
+) -> None:
+    path = tmp_path / "cut.jpg"
+    smooth(200, 200).save(path, progressive=progressive)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(kept * len(content))])
+    with pytest.raises(DataError, match=r"the image .*cut.jpg cannot be read"):
+        open_part(str(path), top_left)
+
+
+def test_bytes_after_a_jpeg_change_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "image.jpg"
+    smooth(80, 60).save(path)
+    expected = open_rgb(str(path)).crop(top_left(80, 60))
+    with path.open("ab") as file:
+        file.write(b"made by a camera")
+    assert open_part(str(path), top_left).tobytes() == expected.tobytes()
+
+
+# ---- how the camera was held ---------------------------------------------------------------------
+
+
+def exif(orientation: int) -> bytes:
+    data = Image.Exif()
+    data[0x0112] = orientation
+    return data.tobytes()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["jpg", "png", "tif", "webp"])
+def test_images_are_upright(tmp_path: Path, kind: str, orientation: int) -> None:
+    path = str(tmp_path / f"image.{kind}")
+    options = {"lossless": True} if kind == "webp" else {}
+    smooth(40, 24).save(path, exif=exif(orientation), **options)
+    with Image.open(path) as image:
+        expected = ImageOps.exif_transpose(image).convert("RGB")
+    assert open_rgb(path).tobytes() == expected.tobytes()
+    assert upright_size(path) == expected.size == ((40, 24) if orientation < 5 else (24, 40))
+    box = (1, 2, 9, 17)
+    assert open_part(path, lambda *_: box).tobytes() == expected.crop(box).tobytes()
+
+
+@pytest.mark.parametrize("data", [b"Exif\0\0garbage!", exif(1)[:-9], exif(9), exif(0)])
+def test_damaged_exif_data_do_not_damage_the_image(tmp_path: Path, data: bytes) -> None:
+    path = str(tmp_path / "image.png")
+    smooth(40, 24).save(path, exif=data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's, about the data
+        assert open_rgb(path).tobytes() == smooth(40, 24).tobytes()

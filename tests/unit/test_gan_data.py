@@ -5,7 +5,6 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from hpc_amp.gan.data.config import (
     SyntheticSamples,
     UnpairedData,
 )
-from hpc_amp.gan.data.streams import Readers
 from hpc_amp.gan.data.training import (
     Prepared,
     prepare_classes,
@@ -316,23 +314,6 @@ def test_an_error_is_raised_at_the_step_that_needs_the_file(tmp_path: Path) -> N
         next(steps)
     prepared.training.close()
     assert not readers()
-
-
-def test_readers_work_ahead_and_no_further() -> None:
-    """While the first batch is used, the next ones are read, whatever comes after."""
-    pool = Readers(1)
-    asked = []
-
-    def batches() -> Iterator[list[Callable[[], int]]]:
-        for number in range(20):
-            asked.append(number)
-            yield [partial(abs, number)]
-
-    pass_over = pool.read(batches())
-    next(pass_over)
-    assert asked == [0, 1, 2, 3]
-    pass_over.close()
-    pool.close()
 
 
 def test_bad_sizes_are_one_line() -> None:

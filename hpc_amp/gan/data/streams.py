@@ -1,73 +1,24 @@
-"""Batches by position: training, evaluation by shares, and the threads that read samples.
-
-Threads are enough: Pillow lets other threads run while it decodes and scales. Batches of the next
-steps are read while one is used.
-"""
+"""Batches by position: training, and evaluation by shares."""
 
 from __future__ import annotations
 
-import itertools
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Generic
 
 import torch
 from torch import Tensor
 
 from hpc_amp.config.schema import Train
 from hpc_amp.data.order import rank_share
+from hpc_amp.data.readers import Readers
 from hpc_amp.distributed.world import World
 from hpc_amp.gan.data.batches import sample_seeds
 from hpc_amp.gan.data.sets import Batch, Members, SampleSet
 from hpc_amp.tasks.base import TrainingData
 
-T = TypeVar("T")
-
-AHEAD = 3
-"""Batches that are read or being read while one is used."""
 EVALUATION = "evaluation"
 """What stands for the epoch in the seeds of an evaluation."""
-
-
-@dataclass(slots=True)
-class Readers:
-    """The threads of a rank that read samples. Without threads, each sample is read when it is
-    needed."""
-
-    count: int
-    _threads: ThreadPoolExecutor | None = field(init=False, default=None)
-
-    def __post_init__(self) -> None:
-        if self.count:
-            self._threads = ThreadPoolExecutor(self.count, thread_name_prefix="hpc-amp-reader")
-
-    def read(self, batches: Iterable[list[Callable[[], T]]]) -> Iterator[list[T]]:
-        """The results of each batch of calls, in order. An error of a call is raised when its batch
-        is requested."""
-        if self._threads is None:
-            for batch in batches:
-                yield [call() for call in batch]
-            return
-        coming = iter(batches)
-        waiting: deque[list[Future[T]]] = deque()
-        try:
-            while True:
-                for batch in itertools.islice(coming, 1 + AHEAD - len(waiting)):
-                    waiting.append([self._threads.submit(call) for call in batch])
-                if not waiting:
-                    return
-                yield [future.result() for future in waiting.popleft()]
-        finally:
-            for future in itertools.chain.from_iterable(waiting):
-                future.cancel()
-
-    def close(self) -> None:
-        """End the threads, after the calls that have begun."""
-        if self._threads is not None:
-            self._threads.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +107,14 @@ def read(
     """The samples at the positions of each part, with their seeds. `key` has the seed of the run
     and the epoch."""
 
-    def calls() -> Iterator[list[Callable[[], Members]]]:
+    def content(sample: tuple[list[int], int]) -> Members:
+        members, seed = sample
+        return samples.read(members, seed, training=key[1] != EVALUATION)
+
+    def batches() -> Iterator[list[tuple[list[int], int]]]:
         for part in parts:
             seeds = sample_seeds(*key, part).tolist()
-            yield [
-                partial(samples.read, order[position], seed, training=key[1] != EVALUATION)
-                for position, seed in zip(part, seeds, strict=True)
-            ]
+            yield [(order[position], seed) for position, seed in zip(part, seeds, strict=True)]
 
-    for part, members in zip(parts, readers.read(calls()), strict=True):
+    for part, members in zip(parts, readers.read(content, batches()), strict=True):
         yield members, sample_seeds(*key, part)

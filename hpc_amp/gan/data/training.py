@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hpc_amp.config.schema import Train
 from hpc_amp.data.errors import DataError
-from hpc_amp.data.streaming import worker_count
+from hpc_amp.data.readers import Readers, reader_count
 from hpc_amp.data.together import from_main
 from hpc_amp.distributed.world import World
 from hpc_amp.gan.data.batches import ClassBatch, PairedBatch, UnpairedBatch
@@ -29,7 +29,7 @@ from hpc_amp.gan.data.sets import (
     SampleSet,
     UnpairedSet,
 )
-from hpc_amp.gan.data.streams import GanTraining, Place, Readers, evaluate_set
+from hpc_amp.gan.data.streams import GanTraining, Place, evaluate_set
 from hpc_amp.gan.data.synthetic import (
     CLASSES,
     COLOURS,
@@ -351,7 +351,7 @@ def _scan(world: World, scan: Callable[[], T]) -> T:
 
 
 def _readers(data: GanData, world: World) -> Readers:
-    return Readers(worker_count(data.workers, world))
+    return Readers(reader_count(data.workers, world))
 
 
 def _prepare(
