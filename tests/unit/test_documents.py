@@ -258,7 +258,10 @@ def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], tuple[str, d
 def take_over(patch: pytest.MonkeyPatch, command: click.Command, verb: str) -> None:
     """Let each command give back its name and its arguments instead of acting."""
     if isinstance(command, click.Group):
-        for name, inner in command.commands.items():
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
             take_over(patch, inner, f"{verb} {name}".strip())
     else:
         patch.setattr(command, "callback", lambda *_, **params: (verb, params))
