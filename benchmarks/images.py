@@ -306,7 +306,7 @@ def measure(
 def compare(rates: Rates) -> dict[str, dict[str, float]]:
     """The median of each contestant, and how many times as fast hpc-amp is in the same round: the
     median, and the second lowest and second highest, which are a 96 % interval of it for nine
-    rounds."""
+    rounds, fewer per cent for fewer."""
     rows = {}
     for name, values in rates.items():
         ratios = sorted(our / one for our, one in zip(rates["hpc-amp"], values, strict=True))

@@ -50,6 +50,7 @@ def test_a_rank_forks_nothing(streamed: Callable[..., Run]) -> None:
     it."""
     run = streamed(epochs=10**6, checkpoint="1epoch")
     attempt = run.start(SLOW, mishap("start", "forks", rank=None), size=2, task=None)
+    attempt.until(lambda: run.last_step() >= 3)
     attempt.until(lambda: len(curve(run.path, "eval/accuracy")) >= 3 and run.checkpoints())
     assert all(len(os.listdir(f"/proc/{pid}/task")) > 4 for pid in attempt.pids)
     os.kill(attempt.pids[0], signal.SIGTERM)
