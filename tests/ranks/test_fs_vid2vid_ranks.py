@@ -19,10 +19,12 @@ STOP = 4
 def test_two_ranks_train_and_resume_as_one(warm: Warm, tmp_path: Path) -> None:
     """The same sequences and references in each step, the same losses and metrics, also where
     sequences grow; a resume under fp16 with overflows and accumulation is bit-exact."""
+    # The generator's hinge loss is a mean of logits around 0: nothing is near to it in relation.
+    parity = {**PARITY, "adversarial": {**PARITY["adversarial"], "loss": "lsgan"}}
     train_models(
         warm,
         tmp_path,
-        {"fs_vid2vid": (plain_train(**PARITY, epochs=2), plain_train(**FP16, epochs=2))},
+        {"fs_vid2vid": (plain_train(**parity, epochs=2), plain_train(**FP16, epochs=2))},
         STOP,
     )
     folder = tmp_path / "fs_vid2vid"
