@@ -233,7 +233,16 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(GIVEN, folder)
     (folder / "pytorch.sif").write_text("hsqs: the beginning of an image")
     (folder / "configs").symlink_to(REPOSITORY / "configs")
-    for name in ("cats", "dog.png", "fox_photos", "instances", "maps", "references", "sequences"):
+    for name in (
+        "cats",
+        "dog.png",
+        "fox_photos",
+        "instances",
+        "maps",
+        "points",
+        "references",
+        "sequences",
+    ):
         (folder / name).mkdir()
     monkeypatch.chdir(folder)
     return folder

@@ -122,6 +122,7 @@ RECORDS = {
     "few-shot-2026-11-29.log": "hinge",
     "vid2vid-small-2026-11-29.log": "lsgan",
     "fs-vid2vid-small-2026-11-29.log": "lsgan",
+    "wc-vid2vid-small-2026-11-30.log": "lsgan",
 }
 
 
