@@ -57,7 +57,7 @@ compile() { bench configs/resnet50.yaml bf16,fp16 train.compile=true "${network[
 
 overhead() {
     if [[ $small ]]; then
-        "$python" benchmarks/overhead.py --rounds 1 --steps 10
+        "$python" benchmarks/overhead.py --rounds 1 --steps 50
     else
         "$python" benchmarks/overhead.py --device cuda
     fi
@@ -103,7 +103,7 @@ cifar() {
 declare -A limit=([resnet50]=110 [compile]=120 [overhead]=40 [checkpoint]=60 [dcgan]=60 [spade]=80
     [cifar]=120)
 
-# run PART: in a process group of its own, which is ended at the time limit.
+# run PART: it and what ends it at the time limit have process groups of their own.
 run() {
     local part=$1 begun=$SECONDS status=0
     {
@@ -111,16 +111,16 @@ run() {
         git rev-parse HEAD 2>/dev/null
         command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version --format=csv
     } >"$out/$part.log"
+    local seconds=${limit[$part]}
+    [[ $small ]] && seconds=600 # a machine that tests it may be busy
     set -m
     ("$part") >>"$out/$part.log" 2>&1 &
     local pid=$!
-    set +m
-    local seconds=${limit[$part]}
-    [[ $small ]] && seconds=600  # a machine that tests it may be busy
-    (sleep "$seconds"; kill -TERM -- -"$pid") 2>/dev/null &
+    (sleep "$seconds"; kill -TERM -- -"$pid") >/dev/null 2>&1 &
     local watcher=$!
+    set +m
     wait "$pid" || status=$?
-    kill "$watcher" 2>/dev/null
+    kill -TERM -- -"$watcher" 2>/dev/null
     echo "$part: exit status $status after $((SECONDS - begun)) s; $out/$part.log"
     return "$status"
 }

@@ -352,6 +352,8 @@ def main() -> None:
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     arguments = parser.parse_args()
+    if arguments.steps % LOG_EVERY:
+        parser.error(f"--steps: a multiple of {LOG_EVERY}, so that all report after the same steps")
     contestants, skipped, versions = installed()
     wall, cpu, quiet = measure(contestants, arguments.rounds, arguments.steps, arguments.device)
     rows = table(wall, cpu, quiet)
