@@ -121,7 +121,7 @@ RECORDS = {
     "unit-small-2026-11-29.log": "lsgan",
     "few-shot-2026-11-29.log": "hinge",
     "vid2vid-small-2026-11-29.log": "lsgan",
-    "fs-vid2vid-small-2026-11-29.log": "lsgan",
+    "fs-vid2vid-small-2026-11-30.log": "lsgan",
     "wc-vid2vid-small-2026-11-30.log": "lsgan",
 }
 

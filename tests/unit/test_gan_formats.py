@@ -42,6 +42,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "fs_vid2vid": references(**PENALTY),
     "wc_vid2vid": guided(**PENALTY),
     "wc_vid2vid, partial": guided(wc_vid2vid={"partial": True}, **PENALTY),
+    "wc_vid2vid, kept colours": guided(wc_vid2vid={"keep_colours": True}, **PENALTY),
 }
 HALF = (torch.float16, torch.bfloat16)
 

@@ -31,12 +31,10 @@ from hpc_amp.train.engine import Engine
 pytestmark = pytest.mark.usefixtures("one_thread", "seed_zero")
 
 
-@pytest.mark.parametrize("partial", [False, True])
-def test_each_phase_moves_all_of_its_networks_and_nothing_else(
-    partial: bool, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("option", ["checkpointing", "partial", "keep_colours"])
+def test_each_phase_moves_all_of_its_networks_and_nothing_else(option: str, tmp_path: Path) -> None:
     """DDP waits for each parameter."""
-    made = wc_vid2vid(tmp_path, wc_vid2vid={"partial": partial})
+    made = wc_vid2vid(tmp_path, wc_vid2vid={option: True})
     check_phases(made, buffers=False)
     assert {loss for update in made.updates for loss in update.losses} == set(LOSSES)
 
@@ -110,9 +108,9 @@ def test_guidance_is_what_points_looked_like_first() -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("partial", [False, True])
-def test_frames_depend_on_guidance_and_a_sequence_may_be_made_in_pieces(partial: bool) -> None:
-    generator = generator_of(partial=partial)
+@pytest.mark.parametrize("option", ["checkpointing", "partial", "keep_colours"])
+def test_frames_depend_on_guidance_and_a_sequence_may_be_made_in_pieces(option: str) -> None:
+    generator = generator_of(**{option: True})
     condition, points = torch.rand(2, 6, 5, 16, 16), pan(6).repeat(2, 1, 1, 1)
     whole, flows, _, guidance = generator(condition, points)
     colours = [PointColours(CPU) for _ in range(2)]
@@ -126,6 +124,22 @@ def test_frames_depend_on_guidance_and_a_sequence_may_be_made_in_pieces(partial:
     unknown = generator(condition, torch.full_like(points, -1))[0]
     assert torch.equal(unknown[:, 0], whole[:, 0])
     assert (unknown[:, 1:] - whole[:, 1:]).abs().mean() > 1e-3
+
+
+@torch.no_grad()
+def test_known_colours_are_kept_where_the_weight_is_1() -> None:
+    generator = generator_of(keep_colours=True)
+    generator.kept.weight.zero_()
+    generator.kept.bias.fill_(30.0)
+    points = pan(5)
+    points[:, 2, :4] = -1
+    made, _, _, guidance = generator(torch.rand(1, 5, 5, 16, 16), points)
+    known = guidance[:, :, 3:].bool().expand_as(made)
+    assert known[:, 1:].any() and not known[:, 2, :, :4].any()
+    torch.testing.assert_close(made[known], guidance[:, :, :3][known])
+    generator.kept.bias.fill_(-30.0)
+    drawn = generator(torch.rand(1, 5, 5, 16, 16), points)[0]
+    assert (drawn[known] - guidance[:, :, :3][known]).abs().mean() > 1e-3
 
 
 @torch.no_grad()

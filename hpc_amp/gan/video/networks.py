@@ -364,7 +364,11 @@ class SequenceGenerator(nn.Module):
         x = self.head(x, condition, guides)
         for block in self.up:
             x = block(upsample(x), condition, guides)
-        return torch.tanh(self.last(F.leaky_relu(x, 0.2)).float())
+        return self.draw(F.leaky_relu(x, 0.2), guides)
+
+    def draw(self, features: Tensor, guides: Sequence[Tensor | None]) -> Tensor:
+        """The image fp32 [B, 3, H, W] from -1 to 1 of the last block's features."""
+        return torch.tanh(self.last(features).float())
 
 
 def guide(warped: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:

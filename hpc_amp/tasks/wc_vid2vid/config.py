@@ -74,6 +74,9 @@ class GuidedNetworks(VideoNetworks):
 
     partial: Annotated[bool, NETWORK] = False
     """See the colours of points by partial convolutions, which leave out the pixels without one."""
+    keep_colours: Annotated[bool, NETWORK] = False
+    """Also put the colours of points into the frame, by a learned weight for each pixel. Not in the
+    paper; a small network learns it much sooner than to draw the colours that it sees."""
     first_frame: FirstFrame | None = None
     """Let a network for single images make the first frame, whose weights `train.start_from` gives
     and which is not trained further. Default: the generator makes the first frame itself."""

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from hpc_amp.gan.layers import initialize
 from hpc_amp.gan.video.networks import WARPED_CHANNELS, FrameBlock, SequenceGenerator
 from hpc_amp.gan.video.points import GUIDANCE_CHANNELS, Guidance, PointColours
 from hpc_amp.tasks.spade.config import SpadeNetworks
@@ -16,6 +17,8 @@ from hpc_amp.tasks.spade.networks import SpadeGenerator
 from hpc_amp.tasks.wc_vid2vid.config import FirstFrame, GuidedNetworks
 
 Network = TypeVar("Network", bound="FirstFrameGenerator")
+KEPT = 2.0
+"""Where the weight of known colours begins, before the sigmoid: 0.88 of them is kept."""
 
 
 class GuidedGenerator(SequenceGenerator):
@@ -30,6 +33,10 @@ class GuidedGenerator(SequenceGenerator):
 
     def __init__(self, condition: int, networks: GuidedNetworks) -> None:
         super().__init__(condition, networks)
+        self.kept: nn.Conv2d | None = None
+        if networks.keep_colours:
+            self.kept = nn.Conv2d(self.last.in_channels, 1, 3, padding=1)
+            initialize(self.kept, "xavier")
         if networks.first_frame is not None:
             del self.first  # only its own first frames need it, and DDP waits for each parameter
 
@@ -38,6 +45,18 @@ class GuidedGenerator(SequenceGenerator):
         guides = (WARPED_CHANNELS if self.sees_warped(followers) else 0, GUIDANCE_CHANNELS)
         networks = self.networks
         return FrameBlock(inputs, outputs, condition, networks, guides, masked=networks.partial)
+
+    def draw(self, features: Tensor, guides: Sequence[Tensor | None]) -> Tensor:
+        """The image of the last block's features, with the colours of points where the network
+        keeps them."""
+        drawn = super().draw(features, guides)
+        if self.kept is None or not guides:
+            return drawn
+        colours = guides[-1]
+        assert colours is not None
+        known, where = colours[:, :3].float(), colours[:, 3:].float()
+        weight: Tensor = where * (self.kept(features).float() + KEPT).sigmoid()
+        return weight * known + (1 - weight) * drawn
 
     def combine(self, drawn: Tensor, warped: Tensor, mask: Tensor) -> Tensor:
         """What the blocks drew: they have seen the warped frame and its mask."""
