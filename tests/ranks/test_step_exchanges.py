@@ -98,7 +98,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, list[str]]]] = {
     ),
     "vid2vid-fp32": (
         vid2vid.plain_train(precision=FP32),
-        {"discriminator": [DDP, "DDP 1"], "generator": [DDP]},
+        {"discriminator": [DDP, "DDP 1", "DDP 2"], "generator": [DDP]},
     ),
     # The first loss runs the critic alone, the second one a helper that only it has.
     "own": (

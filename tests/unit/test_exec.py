@@ -18,7 +18,8 @@ from hpc_amp.distributed import environment
 
 USAGE = (
     "usage: python -m hpc_amp.distributed.exec "
-    "(--job JOB_JSON [--mpi-probe | --preflight FOLDER | --shell | -- COMMAND ...] "
+    "(--job JOB_JSON [--mpi-probe | --preflight FOLDER | --shell | --ranks N | "
+    "-- COMMAND ...] "
     "| -- COMMAND [ARGUMENT ...])"
 )
 SHOW = (

@@ -195,8 +195,8 @@ class FlowEstimator(nn.Module):
                 for side in WINDOWS
             )
             weights = (self.choice(features).float() + CERTAINTY * around).softmax(1)
-            with torch.autocast(flow.device.type, enabled=False):
-                flow = flow + torch.einsum("bmhw,mc->bchw", weights, self.moves.float())
+            moves = self.moves.float()[:, :, None, None]
+            flow = flow + torch.stack([(weights * moves[:, axis]).sum(1) for axis in (0, 1)], 1)
         return flow, self.mask(features).float().sigmoid()
 
 
