@@ -8,6 +8,7 @@ import resource
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 import torch
@@ -361,7 +362,6 @@ def test_each_sequence_becomes_a_video_beside_its_frames(
     video_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same bytes again, and for every number of ranks."""
-    av = pytest.importorskip("av")
     write_videos(tmp_path, sequences=3)
     words = (video_run, "--input", tmp_path / "test_A", "--device", "cpu", "--fps", "12")
     frames = generated(monkeypatch, tmp_path / "one", *words)
@@ -374,7 +374,7 @@ def test_each_sequence_becomes_a_video_beside_its_frames(
         world = World(rank=rank, size=2)
         monkeypatch.setattr("hpc_amp.data.together.from_main", lambda world, find: find())
         request = generate.make_request(
-            world, tmp_path / "test_A", tmp_path / "ranks", None, None, None, 0, 8, 12
+            world, tmp_path / "test_A", tmp_path / "ranks", None, None, None, None, 0, 8, 12
         )
         generate.write_images(loaded, request, tmp_path / "ranks", lambda made: None)
     assert videos(tmp_path / "ranks") == one
@@ -389,7 +389,6 @@ def test_each_sequence_becomes_a_video_beside_its_frames(
 
 def test_a_long_video_takes_the_memory_of_some_frames(tmp_path: Path) -> None:
     """Also when it is not complete, there is no file under its name."""
-    pytest.importorskip("av")
 
     def memory() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

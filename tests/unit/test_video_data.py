@@ -235,7 +235,6 @@ def test_a_folder_in_a_sequence_is_another_sequence(tmp_path: Path) -> None:
 
 def test_flow_is_estimated_from_frames_where_there_is_none(tmp_path: Path) -> None:
     """By OpenCV, much better than no movement; and the same in threads that read side by side."""
-    pytest.importorskip("cv2")
     drawn = write_videos(tmp_path, size=(64, 64), sequences=3)["test"]
     shutil.rmtree(tmp_path / "train_flow")
     shutil.rmtree(tmp_path / "test_flow")
@@ -289,7 +288,6 @@ def test_what_is_wrong_with_estimated_flow(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_frames_may_be_too_small_for_open_cv() -> None:
-    pytest.importorskip("cv2")
     with pytest.raises(DataError, match=r"the flow of .*: OpenCV cannot estimate it"):
         prepared(flow="dis", image_size=[8])
 
