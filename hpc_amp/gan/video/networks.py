@@ -158,6 +158,9 @@ class FlowEstimator(nn.Module):
     there before anything is learned.
     """
 
+    moves: Tensor
+    """(x, y) [N, 2]: the moves whose mean the flow begins with."""
+
     def __init__(self, inputs: int, config: FlowNetwork, spectral: SpectralName) -> None:
         super().__init__()
         self.scale = config.scale
