@@ -36,6 +36,6 @@ def test_two_ranks_train_and_resume_as_one(warm: Warm, tmp_path: Path) -> None:
     for metric in METRICS:
         expected, seen = (curve(run, f"eval/{metric}") for run in (one, two))
         assert [step for step, _ in seen] == [step for step, _ in expected] == [3, 6]
-        assert [v for _, v in seen] == pytest.approx([v for _, v in expected], rel=2e-2, abs=1e-3)
+        assert [v for _, v in seen] == pytest.approx([v for _, v in expected], rel=2e-2, abs=5e-3)
     curves = [*(f"train/{loss}" for loss in LOSSES), *(f"eval/{metric}" for metric in METRICS)]
     check_resume(folder / "stopped", folder / "whole", STOP, curves)

@@ -120,6 +120,7 @@ TASK_NAMERS = {
     "config/schema.py": "the task of a job that names none",
     "models/build.py": "the models of the classification",
     "tasks/coco_funit/": "COCO-FUNIT is a FUNIT with another encoder of styles",
+    "tasks/wc_vid2vid/": "its first frames may come from a trained network of SPADE",
 }
 """Files outside of a task's folder that may name it, and why."""
 
