@@ -17,6 +17,7 @@ from PIL import Image
 from support import commands
 from support.campaigns import find_sweep
 from support.environment import REPOSITORY, clean_environ
+from support.waiting import wait_until
 
 from hpc_amp.sweep.view import SWEEP
 
@@ -115,7 +116,13 @@ def test_a_comparison_goes_on_where_it_was_interrupted(tmp_path: Path, warm_pyth
     assert 1 <= len(finished) < 4
 
     files = ["--json", "out.json", "--picture", "out.png"]
-    again = commands.python(*words, *files, cwd=tmp_path, environ=clean_environ())
+
+    def goes_on() -> subprocess.CompletedProcess[str] | None:
+        """None while the job that was interrupted has not ended."""
+        done = commands.python(*words, *files, cwd=tmp_path, environ=clean_environ())
+        return None if "has not ended the job" in done.stdout + done.stderr else done
+
+    again = wait_until(goes_on, "the end of the interrupted job")
     assert again.returncode == 0, again.stdout + again.stderr
     runs = _finished(tmp_path)
     assert len(runs) == 4 and {name: runs[name] for name in finished} == finished, "not run again"
