@@ -108,6 +108,15 @@ def test_wrong_keys_are_refused() -> None:
     assert check(images={"inputs": "images"}) == "vid2vid.regions.labels"
 
 
+def test_the_first_weights_are_drawn_in_a_fixed_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a seed gives the same ones in every process, whatever the hashes of names are."""
+    drawn: list[nn.Module] = []
+    monkeypatch.setattr("hpc_amp.gan.video.task.initialize", drawn.append)
+    built = build_task(settings(**plain_train()), World(), CPU).build_networks()
+    assert list(map(id, drawn)) == [id(built[name]) for name in list(built)[1:]]
+    assert len(drawn) == 3
+
+
 # -- the generator ---------------------------------------------------------------------------------
 
 

@@ -124,8 +124,9 @@ class VideoGan(ComparedGan):
             built[REGION] = RegionDiscriminator(
                 images.condition_channels + 3, networks.regions, networks.spectral
             )
-        for name in built.keys() - {GENERATOR}:
-            initialize(built[name])
+        for name, network in built.items():  # in order, so that a seed gives the same weights
+            if name != GENERATOR:
+                initialize(network)
         return built
 
     def loss_weights(self) -> Mapping[str, float]:
