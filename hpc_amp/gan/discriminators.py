@@ -176,9 +176,14 @@ def judge_together(
 ) -> tuple[Judgement, Judgement]:
     """What a `MultiScaleDiscriminator` says of real and of generated images, in one forward pass:
     under DDP and with batch statistics two passes differ from one (see docs/gan.md)."""
-    logits, features = discriminator(torch.cat([real, fake]))
+    return halves_of(discriminator(torch.cat([real, fake])))
+
+
+def halves_of(judgement: Judgement) -> tuple[Judgement, Judgement]:
+    """The judgements of the first and of the second half of a batch."""
+    logits, features = judgement
     parts = [[part.chunk(2) for part in maps] for maps in features]
     halves = [logit.chunk(2) for logit in logits]
-    on_real = [half[0] for half in halves], [[part[0] for part in maps] for maps in parts]
-    on_fake = [half[1] for half in halves], [[part[1] for part in maps] for maps in parts]
-    return on_real, on_fake
+    first = [half[0] for half in halves], [[part[0] for part in maps] for maps in parts]
+    second = [half[1] for half in halves], [[part[1] for part in maps] for maps in parts]
+    return first, second

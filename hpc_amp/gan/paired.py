@@ -19,11 +19,17 @@ from hpc_amp.gan.data.config import PairedData
 from hpc_amp.gan.data.reading import MapFiles, numbers_in, show_map, whole_view
 from hpc_amp.gan.data.sets import check_labels, number_labels
 from hpc_amp.gan.data.training import Prepared, prepare_paired
-from hpc_amp.gan.discriminators import MultiScaleDiscriminator, judge_together
+from hpc_amp.gan.discriminators import Judgement, MultiScaleDiscriminator, judge_together
 from hpc_amp.gan.distance import SetDistances
 from hpc_amp.gan.features import PerceptualLoss, feature_network
 from hpc_amp.gan.generation import Request, read_images
-from hpc_amp.gan.losses import discriminator_loss, feature_matching_loss, generator_loss, kl_loss
+from hpc_amp.gan.losses import (
+    Weights,
+    discriminator_loss,
+    feature_matching_loss,
+    generator_loss,
+    kl_loss,
+)
 from hpc_amp.gan.lpips import Lpips
 from hpc_amp.gan.paired_config import PairedLosses, PairedTrain, PatchJudges
 from hpc_amp.gan.penalties import r1_penalty
@@ -60,10 +66,46 @@ class ComparedGan(ConditionalGan):
         self._lpips: Lpips | None = None
         if evaluation.lpips.weights is not None:
             self._lpips = Lpips(evaluation.lpips, size, self.device)
+        self._shown: Any = None
+        """The samples of the picture, from the first batch of an evaluation."""
         self._perceptual: PerceptualLoss | None = None
         if losses.perceptual:
             network = feature_network(losses.perceptual_weights)
             self._perceptual = PerceptualLoss(network).to(self.device)
+
+    @property
+    def judged_channels(self) -> int:
+        """Channels of what the discriminator sees beside an image."""
+        return self.train.images.condition_channels
+
+    def patch_discriminator(self, judges: PatchJudges, spectral: SpectralName) -> nn.Module:
+        """A discriminator of patches of an image beside what it was made from."""
+        return MultiScaleDiscriminator(
+            self.judged_channels + 3,
+            scales=judges.scales,
+            width=judges.width,
+            layers=judges.layers,
+            spectral=spectral,
+        )
+
+    def deceiving_losses(
+        self, on_real: Judgement, on_fake: Judgement, of: str = "", counts: Weights = None
+    ) -> dict[str, Tensor]:
+        """The losses `gan` and `features` of a discriminator, as far as their weights are not 0. Of
+        another one than that of images, the names begin with `of`. `counts`: see `Weights`."""
+        weights = self.loss_weights()
+        losses = {}
+        if weights[f"{of}gan"]:
+            losses[f"{of}gan"] = generator_loss(on_fake[0], self.train.adversarial.loss, counts)
+        if weights[f"{of}features"]:
+            losses[f"{of}features"] = feature_matching_loss(on_real[1], on_fake[1], counts)
+        return losses
+
+    def evaluation_batches(self) -> Iterator[Any]:
+        """This rank's share of the test set."""
+        self._distances.begin()
+        self._shown = None
+        yield from self.data.evaluation()
 
     def compare(self, made: Tensor, batch: PairedBatch) -> dict[str, Tensor]:
         """Sums over images [B, 3, H, W] that were made of `batch`; their features stay here until
@@ -116,18 +158,7 @@ class PairedGan(ComparedGan):
         """Find or draw the images, and read the weights of the perceptual network."""
         self.data = prepare_paired(self.train.images, self.train, self.world, self.device)
         self.prepare_measures(self.paired_losses)
-        self._shown: PairedBatch | None = None
         return self.data.training
-
-    def patch_discriminator(self, judges: PatchJudges, spectral: SpectralName) -> nn.Module:
-        """A discriminator of patches of an image beside what it was made from."""
-        return MultiScaleDiscriminator(
-            self.train.images.condition_channels + 3,
-            scales=judges.scales,
-            width=judges.width,
-            layers=judges.layers,
-            spectral=spectral,
-        )
 
     def loss_weights(self) -> Mapping[str, float]:
         """`gan`, `features` and `perceptual`."""
@@ -175,20 +206,19 @@ class PairedGan(ComparedGan):
         made = self.make(batch, shown, networks, phase)
         real = self.true_images(batch, phase)
         shown = self.judged_condition(batch, shown, phase)
-        (_, real_features), (on_fake, fake_features) = judge_together(
+        judged = judge_together(
             networks[self.judge_of(phase)],
             torch.cat((shown, real), 1),
             torch.cat((shown, made.images), 1),
         )
-        weights = self.loss_weights()
-        losses = {}
-        if weights["gan"]:
-            losses["gan"] = generator_loss(on_fake, self.train.adversarial.loss)
-        if weights["features"]:
-            losses["features"] = feature_matching_loss(real_features, fake_features)
+        losses = self.deceiving_losses(*judged)
         if self._perceptual is not None:
             losses["perceptual"] = self._perceptual(made.images, real)
-        if weights.get("kl") and made.mean is not None and made.log_variance is not None:
+        if (
+            self.loss_weights().get("kl")
+            and made.mean is not None
+            and made.log_variance is not None
+        ):
             losses["kl"] = kl_loss(made.mean, made.log_variance)
         return losses
 
@@ -200,12 +230,6 @@ class PairedGan(ComparedGan):
         """Make images as in an evaluation."""
         self.render(batch, networks)
         return True
-
-    def evaluation_batches(self) -> Iterator[PairedBatch]:
-        """This rank's share of the test pairs."""
-        self._distances.begin()
-        self._shown = None
-        yield from self.data.evaluation()
 
     def evaluate(self, batch: PairedBatch, networks: Networks) -> dict[str, Tensor]:
         """Sums over the batch; the features of its images stay here until `summarize`."""

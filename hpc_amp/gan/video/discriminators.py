@@ -1,4 +1,4 @@
-"""Judging how frames follow each other."""
+"""Judging how frames follow each other, and regions of frames."""
 
 from __future__ import annotations
 
@@ -8,47 +8,42 @@ import torch
 from torch import Tensor, nn
 
 from hpc_amp.gan.config import SpectralName
-from hpc_amp.gan.discriminators import Judgement, PatchDiscriminator
+from hpc_amp.gan.discriminators import Judgement, PatchDiscriminator, halves_of
 from hpc_amp.gan.video.warp import compose
 
 
-class TemporalDiscriminator(nn.Module):
-    """A patch discriminator for each time scale (Wang et al., 2018, vid2vid): windows
-    [N, inputs, H, W] of each scale to a `Judgement`, whose scales are those of time."""
+class PartsDiscriminator(nn.Module):
+    """A patch discriminator for each of `parts` parts of a video: windows of each time scale (Wang
+    et al., 2018, vid2vid), or crops of each region. Of each part [N, inputs, H, W] to a
+    `Judgement`, whose scales are the parts."""
 
     def __init__(
-        self, inputs: int, *, scales: int, width: int, layers: int, spectral: SpectralName
+        self, inputs: int, *, parts: int, width: int, layers: int, spectral: SpectralName
     ) -> None:
         super().__init__()
-        self.scales = nn.ModuleList(
+        self.judges = nn.ModuleList(
             PatchDiscriminator(inputs, width=width, layers=layers, spectral=spectral)
-            for _ in range(scales)
+            for _ in range(parts)
         )
 
-    def forward(self, windows: Sequence[Tensor]) -> Judgement:
-        """Logits and feature maps of each time scale."""
-        judged = [judge(part) for judge, part in zip(self.scales, windows, strict=True)]
+    def forward(self, parts: Sequence[Tensor]) -> Judgement:
+        """Logits and feature maps of each part."""
+        judged = [judge(part) for judge, part in zip(self.judges, parts, strict=True)]
         return [logits for logits, _ in judged], [features for _, features in judged]
 
 
-def judge_windows(
+def judge_parts(
     discriminator: nn.Module, real: Sequence[Tensor], fake: Sequence[Tensor]
 ) -> tuple[Judgement, Judgement]:
-    """What a `TemporalDiscriminator` says of real and of generated windows, or one of regions of
-    their crops, in one forward pass."""
-    both = [torch.cat(pair) for pair in zip(real, fake, strict=True)]
-    logits, features = discriminator(both)
-    halves = [logit.chunk(2) for logit in logits]
-    parts = [[part.chunk(2) for part in maps] for maps in features]
-    on_real = [half[0] for half in halves], [[part[0] for part in maps] for maps in parts]
-    on_fake = [half[1] for half in halves], [[part[1] for part in maps] for maps in parts]
-    return on_real, on_fake
+    """What a `PartsDiscriminator` says of the parts of real and of generated videos, in one forward
+    pass."""
+    return halves_of(discriminator([torch.cat(pair) for pair in zip(real, fake, strict=True)]))
 
 
 def time_windows(
     images: Tensor, flows: Tensor | None, *, frames: int, scales: int, unit: float
 ) -> list[Tensor]:
-    """The windows that a `TemporalDiscriminator` judges, of images [B, T, 3, H, W]: for each time
+    """The windows that the temporal discriminator judges, of images [B, T, 3, H, W]: for each time
     scale [N, C, H, W], `frames` images one after another with, where there are `flows`
     [B, T - 1, 2, H, W], the flow from each to the one before in units of `unit` pixels.
 

@@ -163,8 +163,8 @@ class FlowEstimator(nn.Module):
 
     def __init__(self, inputs: int, config: FlowNetwork, spectral: SpectralName) -> None:
         super().__init__()
-        self.scale = config.scale
-        moves = _moves(config.correlation) if config.correlation else torch.zeros(0, 2)
+        self.scale, self.radius = config.scale, config.correlation
+        moves = _moves(self.radius) if self.radius else torch.zeros(0, 2)
         self.register_buffer("moves", moves, persistent=False)
         inputs += len(moves)
         block = partial(ConvBlock, norm=config.norm, activation_name="leaky", spectral=spectral)
@@ -188,18 +188,21 @@ class FlowEstimator(nn.Module):
                 if head is not None:
                     head.weight.mul_(0.1)
 
-    def forward(self, seen: Tensor, fits: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Flow, and mask. `fits` is the `correlation` of the label maps."""
-        features = self.body(seen if fits is None else torch.cat((seen, fits), 1))
-        flow = self.scale * self.flow(features).float()
-        if self.choice is not None and fits is not None:
-            around = sum(
-                F.avg_pool2d(fits.float(), side, 1, side // 2, count_include_pad=False)
-                for side in WINDOWS
-            )
-            weights = (self.choice(features).float() + CERTAINTY * around).softmax(1)
-            moves = self.moves.float()[:, :, None, None]
-            flow = flow + torch.stack([(weights * moves[:, axis]).sum(1) for axis in (0, 1)], 1)
+    def forward(self, seen: Tensor, now: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+        """Flow, and mask. `now` and `before` are the label maps of both frames, [B, C, H, W]."""
+        if self.choice is None:
+            features = self.body(seen)
+            return self.scale * self.flow(features).float(), self.mask(features).float().sigmoid()
+        fits = correlation(now, before, self.radius)
+        features = self.body(torch.cat((seen, fits), 1))
+        around = sum(
+            F.avg_pool2d(fits.float(), side, 1, side // 2, count_include_pad=False)
+            for side in WINDOWS
+        )
+        weights = (self.choice(features).float() + CERTAINTY * around).softmax(1)
+        moves = self.moves.float()[:, :, None, None]
+        mean = torch.stack([(weights * moves[:, axis]).sum(1) for axis in (0, 1)], 1)
+        flow = self.scale * self.flow(features).float() + mean
         return flow, self.mask(features).float().sigmoid()
 
 
@@ -354,9 +357,7 @@ class SequenceGenerator(nn.Module):
         seen = torch.cat(
             (images_before.flatten(1, 2).to(now.dtype), conditions_before.flatten(1, 2), now), 1
         )
-        radius = self.networks.flow.correlation
-        fits = correlation(now, conditions_before[:, -1], radius) if radius else None
-        flow, mask = self.flow(seen, fits)
+        flow, mask = self.flow(seen, now, conditions_before[:, -1])
         return seen, warp(images_before[:, -1], flow), flow, mask
 
     def combine(self, drawn: Tensor, warped: Tensor, mask: Tensor) -> Tensor:

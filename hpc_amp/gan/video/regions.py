@@ -1,35 +1,11 @@
-"""Judging regions of frames, such as faces and hands, on their own."""
+"""Regions of frames, such as faces and hands, as crops that are judged on their own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from hpc_amp.gan.config import SpectralName
-from hpc_amp.gan.discriminators import Judgement, PatchDiscriminator
-from hpc_amp.gan.video.config import RegionJudges
 from hpc_amp.gan.video.warp import sample
-
-
-class RegionDiscriminator(nn.Module):
-    """A patch discriminator for each region: crops [N, inputs, size, size] of each to a
-    `Judgement`, whose scales are the regions."""
-
-    def __init__(self, inputs: int, regions: RegionJudges, spectral: SpectralName) -> None:
-        super().__init__()
-        self.regions = nn.ModuleList(
-            PatchDiscriminator(
-                inputs, width=regions.width, layers=regions.layers, spectral=spectral
-            )
-            for _ in regions.labels
-        )
-
-    def forward(self, crops: Sequence[Tensor]) -> Judgement:
-        """Logits and feature maps of each region."""
-        judged = [judge(part) for judge, part in zip(self.regions, crops, strict=True)]
-        return [logits for logits, _ in judged], [features for _, features in judged]
 
 
 def squares(labels: Tensor, label: int, least: int) -> tuple[Tensor, Tensor]:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from hpc_amp.gan.data.batches import condition
 from hpc_amp.gan.data.training import Prepared, prepare_videos
-from hpc_amp.gan.discriminators import Judgement, MultiScaleDiscriminator, judge_together
+from hpc_amp.gan.discriminators import Judgement, judge_together
 from hpc_amp.gan.generation import Request
 from hpc_amp.gan.layers import initialize
-from hpc_amp.gan.losses import discriminator_loss, feature_matching_loss, generator_loss
+from hpc_amp.gan.losses import discriminator_loss
 from hpc_amp.gan.paired import ComparedGan, read_inputs, show_condition
 from hpc_amp.gan.penalties import r1_penalty
 from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR
@@ -28,9 +28,9 @@ from hpc_amp.gan.video.consistency import (
     revisit_sums,
     warp_loss,
 )
-from hpc_amp.gan.video.discriminators import TemporalDiscriminator, judge_windows, time_windows
+from hpc_amp.gan.video.discriminators import PartsDiscriminator, judge_parts, time_windows
 from hpc_amp.gan.video.networks import SequenceGenerator
-from hpc_amp.gan.video.regions import RegionDiscriminator, crop, squares
+from hpc_amp.gan.video.regions import crop, squares
 from hpc_amp.tasks.base import Losses, Networks, Phase, TrainingData
 
 TEMPORAL, REGION = f"temporal_{DISCRIMINATOR}", f"region_{DISCRIMINATOR}"
@@ -65,6 +65,12 @@ class VideoGan(ComparedGan):
     `revisit_error_real`; with `evaluation.round_trip`, `round_trip`.
     """
 
+    counts: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("flow_error", "warping_error", "warping_error_real"), "known"),
+        **dict.fromkeys(("revisit_error", "revisit_error_real"), "revisited"),
+        "round_trip": "sequences",
+    }
+    """What the sum of a metric is divided by; for others, it is the number of images."""
     train: VideoTrain
     data: Prepared[Any]
 
@@ -80,17 +86,11 @@ class VideoGan(ComparedGan):
         """Find or draw the sequences, and read the weights of the perceptual network."""
         self.data = self.prepare_sequences()
         self.prepare_measures(self.train.networks.losses)
-        self._shown: VideoBatch | None = None
         return self.data.training
 
     def prepare_sequences(self) -> Prepared[Any]:
         """Find or draw the sequences."""
         return prepare_videos(self.train.images, self.train, self.world, self.device)
-
-    @property
-    def judged_channels(self) -> int:
-        """Channels of what the discriminator of frames sees beside a frame."""
-        return self.train.images.condition_channels
 
     def beside(self, batch: VideoBatch, shown: Tensor) -> Tensor:
         """What the discriminator of frames sees beside each frame of `batch`, whose `conditions`
@@ -100,29 +100,27 @@ class VideoGan(ComparedGan):
     def build_networks(self) -> dict[str, nn.Module]:
         """The generator, and up to three discriminators."""
         networks, images = self.train.networks, self.train.images
-        judges, temporal = networks.discriminator, networks.temporal
+        temporal, regions = networks.temporal, networks.regions
         built: dict[str, nn.Module] = {
             GENERATOR: self.build_generator(),
-            DISCRIMINATOR: MultiScaleDiscriminator(
-                self.judged_channels + 3,
-                scales=judges.scales,
-                width=judges.width,
-                layers=judges.layers,
-                spectral=networks.spectral,
-            ),
+            DISCRIMINATOR: self.patch_discriminator(networks.discriminator, networks.spectral),
         }
         if temporal.scales:
             flow_channels = 2 * (temporal.frames - 1) if images.flow != "none" else 0
-            built[TEMPORAL] = TemporalDiscriminator(
+            built[TEMPORAL] = PartsDiscriminator(
                 3 * temporal.frames + flow_channels,
-                scales=temporal.scales,
+                parts=temporal.scales,
                 width=temporal.width,
                 layers=temporal.layers,
                 spectral=networks.spectral,
             )
-        if networks.regions.labels:
-            built[REGION] = RegionDiscriminator(
-                images.condition_channels + 3, networks.regions, networks.spectral
+        if regions.labels:
+            built[REGION] = PartsDiscriminator(
+                images.condition_channels + 3,
+                parts=len(regions.labels),
+                width=regions.width,
+                layers=regions.layers,
+                spectral=networks.spectral,
             )
         for name, network in built.items():  # in order, so that a seed gives the same weights
             if name != GENERATOR:
@@ -182,9 +180,7 @@ class VideoGan(ComparedGan):
                 lambda points: discriminator(torch.cat((of_frames, points), 1))[0], real
             )
         if TEMPORAL in networks:
-            (on_real, _), (on_fake, _) = judge_windows(
-                networks[TEMPORAL], self._windows(batch.images, batch), self._windows(made, batch)
-            )
+            (on_real, _), (on_fake, _) = self._judge_windows(batch, made, networks)
             losses["temporal_d"] = discriminator_loss(on_real, on_fake, kind)
         if REGION in networks:
             (on_real, _), (on_fake, _), shares = self._judge_regions(batch, shown, made, networks)
@@ -196,39 +192,23 @@ class VideoGan(ComparedGan):
         shown = conditions(batch, self.train.images)
         video = self.make(batch, shown, networks)
         made = video.frames
-        kind, weights = self.train.adversarial.loss, self.loss_weights()
+        weights = self.loss_weights()
         of_frames, real = self.beside(batch, shown), batch.images.flatten(0, 1)
         frames = made.flatten(0, 1)
-        (_, real_features), (on_fake, fake_features) = judge_together(
+        on_real, on_fake = judge_together(
             networks[DISCRIMINATOR],
             torch.cat((of_frames, real), 1),
             torch.cat((of_frames, frames), 1),
         )
-        losses: dict[str, Tensor] = {}
-        if weights["gan"]:
-            losses["gan"] = generator_loss(on_fake, kind)
-        if weights["features"]:
-            losses["features"] = feature_matching_loss(real_features, fake_features)
+        losses = self.deceiving_losses(on_real, on_fake)
         if self._perceptual is not None:
             losses["perceptual"] = self._perceptual(frames, real)
         if weights["temporal_gan"] or weights["temporal_features"]:
-            (_, real_features), (on_fake, fake_features) = judge_windows(
-                networks[TEMPORAL], self._windows(batch.images, batch), self._windows(made, batch)
-            )
-            if weights["temporal_gan"]:
-                losses["temporal_gan"] = generator_loss(on_fake, kind)
-            if weights["temporal_features"]:
-                losses["temporal_features"] = feature_matching_loss(real_features, fake_features)
+            on_real, on_fake = self._judge_windows(batch, made, networks)
+            losses |= self.deceiving_losses(on_real, on_fake, "temporal_")
         if weights["region_gan"] or weights["region_features"]:
-            (_, real_features), (on_fake, fake_features), shares = self._judge_regions(
-                batch, shown, made, networks
-            )
-            if weights["region_gan"]:
-                losses["region_gan"] = generator_loss(on_fake, kind, shares)
-            if weights["region_features"]:
-                losses["region_features"] = feature_matching_loss(
-                    real_features, fake_features, shares
-                )
+            on_real, on_fake, shares = self._judge_regions(batch, shown, made, networks)
+            losses |= self.deceiving_losses(on_real, on_fake, "region_", shares)
         return {**losses, **self.sequence_losses(batch, video)}
 
     def sequence_losses(self, batch: VideoBatch, video: MadeVideo) -> Losses:
@@ -245,15 +225,18 @@ class VideoGan(ComparedGan):
             losses["mask"] = mask_loss(video.masks, batch.known)
         return losses
 
-    def _windows(self, images: Tensor, batch: VideoBatch) -> list[Tensor]:
-        networks = self.train.networks
-        return time_windows(
-            images,
-            batch.flows,
-            frames=networks.temporal.frames,
-            scales=networks.temporal.scales,
-            unit=networks.flow.scale,
+    def _judge_windows(
+        self, batch: VideoBatch, made: Tensor, networks: Networks
+    ) -> tuple[Judgement, Judgement]:
+        """What the temporal discriminator says of true and of `made` frames."""
+        temporal, unit = self.train.networks.temporal, self.train.networks.flow.scale
+        real, fake = (
+            time_windows(
+                images, batch.flows, frames=temporal.frames, scales=temporal.scales, unit=unit
+            )
+            for images in (batch.images, made)
         )
+        return judge_parts(networks[TEMPORAL], real, fake)
 
     def _judge_regions(
         self, batch: VideoBatch, shown: Tensor, made: Tensor, networks: Networks
@@ -271,7 +254,7 @@ class VideoGan(ComparedGan):
         crops_real, crops_fake = (
             [crop(frames, places, regions.size) for places, _ in found] for frames in (real, fake)
         )
-        on_real, on_fake = judge_windows(networks[REGION], crops_real, crops_fake)
+        on_real, on_fake = judge_parts(networks[REGION], crops_real, crops_fake)
         return on_real, on_fake, [present for _, present in found]
 
     # -- evaluation -------------------------------------------------------------------------------
@@ -280,12 +263,6 @@ class VideoGan(ComparedGan):
         """Frames [B, T, 3, H, W] and flows [B, T - 1, 2, H, W] of an evaluation."""
         video = self.make(batch, conditions(batch, self.train.images), networks)
         return video.frames, video.flows
-
-    def evaluation_batches(self) -> Iterator[VideoBatch]:
-        """This rank's share of the test sequences."""
-        self._distances.begin()
-        self._shown = None
-        yield from self.data.evaluation()
 
     def evaluate(self, batch: VideoBatch, networks: Networks) -> dict[str, Tensor]:
         """Sums over the batch; the features of its frames stay here until `summarize`."""
@@ -312,15 +289,9 @@ class VideoGan(ComparedGan):
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         """The metrics of the class. A collective call."""
         found = self._distances.distances()
-        counts = {
-            "flow_error": "known",
-            **dict.fromkeys(("warping_error", "warping_error_real"), "known"),
-            **dict.fromkeys(("revisit_error", "revisit_error_real"), "revisited"),
-            "round_trip": "sequences",
-        }
         for name, value in sums.items():
-            if name != "images" and name not in counts.values():
-                found[name] = value / max(sums[counts.get(name, "images")], 1.0)
+            if name != "images" and name not in self.counts.values():
+                found[name] = value / max(sums[self.counts.get(name, "images")], 1.0)
         return found
 
     def picture_rows(self, networks: Networks) -> Tensor:

@@ -23,7 +23,7 @@ from hpc_amp.gan.video.networks import (
     SequenceGenerator,
     guide,
 )
-from hpc_amp.gan.video.warp import correlation, warp
+from hpc_amp.gan.video.warp import warp
 from hpc_amp.tasks.fs_vid2vid.config import FsVid2vidNetworks, ReferenceNetwork
 
 SHARPNESS = 10.0
@@ -196,7 +196,7 @@ class ReferenceGenerator(SequenceGenerator):
         seen, before, flow, mask = self._look_back(now, images_before, conditions_before)
         guides = (*guides, guide(before, mask, now.dtype))
         drawn = self._decode(self.encoder(seen), (now, code), guides)
-        frame = mask * drawn + (1 - mask) * before
+        frame = self.combine(drawn, before, mask)
         return {"frames": frame, "flows": flow, "masks": mask, **found}
 
     def _refer(
@@ -209,9 +209,7 @@ class ReferenceGenerator(SequenceGenerator):
         samples = torch.arange(len(chosen), device=chosen.device)
         reference, condition = references[samples, chosen], conditions[samples, chosen]
         evidence = torch.cat((reference.to(now.dtype), condition, now), 1)
-        radius = self.networks.reference_flow.correlation
-        fits = correlation(now, condition, radius) if radius else None
-        flow, mask = self.reference_flow(evidence, fits)
+        flow, mask = self.reference_flow(evidence, now, condition)
         found = {"reference_flows": flow, "reference_masks": mask, "chosen": chosen}
         warped = guide(warp(reference, flow), mask, now.dtype)
         return self.code(pixel_mean(fitting)), (fitting, warped), found

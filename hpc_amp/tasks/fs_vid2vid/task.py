@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,7 @@ class FsVid2vid(VideoGan):
     has in this identity.
     """
 
+    counts: ClassVar[Mapping[str, str]] = {**VideoGan.counts, "identity_agreement": "identified"}
     train: FsVid2vidConfig
 
     def build_generator(self) -> nn.Module:
@@ -120,15 +121,6 @@ class FsVid2vid(VideoGan):
             sums["identity_agreement"] = (right * identified).sum()
             sums["identified"] = identified.sum()
         return sums
-
-    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
-        """The metrics of the class. A collective call."""
-        of_frames = dict(sums)
-        right, identified = (of_frames.pop(n, None) for n in ("identity_agreement", "identified"))
-        found = super().summarize(of_frames)
-        if right is not None and identified is not None:
-            found["identity_agreement"] = right / max(identified, 1.0)
-        return found
 
     def picture_rows(self, networks: Networks) -> Tensor:
         """As of `VideoGan`, with a first column of references: the input of the first reference,
