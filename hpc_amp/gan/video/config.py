@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, Word, above, at_least
 from hpc_amp.errors import KeyProblem
-from hpc_amp.gan.config import CALLABLE, Halvings, LeastSquaresAdversarial, SpectralName
+from hpc_amp.gan.config import CALLABLE, Halvings, SpectralName
 from hpc_amp.gan.data.config import SAMPLES, PairedData, SyntheticSamples
 from hpc_amp.gan.paired_config import (
     PairedEvaluation,
@@ -197,6 +197,16 @@ class TemporalJudges:
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
+class NoTemporalJudges(TemporalJudges):
+    """The temporal discriminator: one for frames that follow each other, one for frames farther
+    apart, and so on. It sees the reference flow between them, too, where there is one."""
+
+    scales: Annotated[Natural, NETWORK] = 0
+    """Time scales: on scale i, frames are `frames`^i apart. 0, as in the paper: no temporal
+    discriminator."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
 class RegionJudges:
     """The discriminators of regions, such as faces and hands: one for each of the `labels`. It sees
     the square around all pixels of its label, in each frame that has some."""
@@ -268,8 +278,6 @@ class VideoTrain(PairedTrain):
     images: VideoData = field(default_factory=VideoData)
     """Where sequences come from."""
     evaluation: VideoEvaluation = field(default_factory=VideoEvaluation)
-    adversarial: LeastSquaresAdversarial = field(default_factory=LeastSquaresAdversarial)
-    """How generator and discriminators are trained against each other, both with Adam."""
 
     @property
     def networks(self) -> VideoNetworks:

@@ -4,35 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from hpc_amp.config.schema import TaskName
 from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative
 from hpc_amp.errors import KeyProblem
-from hpc_amp.gan.config import Halvings, LeastSquaresAdversarial
+from hpc_amp.gan.config import Halvings
 from hpc_amp.gan.paired_config import PatchJudges
 from hpc_amp.gan.video.config import (
     FlowNetwork,
+    NoTemporalJudges,
     ReferenceData,
-    TemporalJudges,
     VideoLosses,
     VideoNetworks,
     VideoTrain,
 )
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
-class FsVid2vidAdversarial(LeastSquaresAdversarial):
-    """How generator and discriminators are trained against each other, both with Adam."""
-
-    loss: Literal["hinge", "lsgan", "nonsaturating"] = "hinge"
-    """The loss of both sides."""
-    generator_lr: NonNegative = 1e-4
-    """Peak learning rate of the generator."""
-    discriminator_lr: NonNegative = 4e-4
-    """Peak learning rate of the discriminators."""
-    betas: tuple[float, float] = (0.0, 0.999)
-    """Adam's averaging coefficients."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -73,6 +59,17 @@ class ReferenceNetwork:
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
+class ReferenceJudges(PatchJudges):
+    """The discriminator: one for patches of the image, one for patches of half the image, and so
+    on."""
+
+    width: Annotated[Count, NETWORK] = 32
+    """Channels after the first layer; each further layer has twice as many, at most 512."""
+    layers: Annotated[Count, NETWORK] = 4
+    """Convolutions of stride 2; one of stride 1 follows. More of them judge larger patches."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
 class FsVid2vidNetworks(VideoNetworks):
     """The networks, and the weights of the losses."""
 
@@ -86,9 +83,9 @@ class FsVid2vidNetworks(VideoNetworks):
     reference_flow: FlowNetwork = field(default_factory=FlowNetwork)
     """What estimates the flow from a reference, and the mask: where a frame is not taken from it.
     """
-    discriminator: PatchJudges = field(default_factory=lambda: PatchJudges(width=32, layers=4))
+    discriminator: ReferenceJudges = field(default_factory=ReferenceJudges)
     """The discriminator of single frames. It sees a reference, too."""
-    temporal: TemporalJudges = field(default_factory=lambda: TemporalJudges(scales=0))
+    temporal: NoTemporalJudges = field(default_factory=NoTemporalJudges)
     """The discriminator of frames that follow each other."""
     losses: FsVid2vidLosses = field(default_factory=FsVid2vidLosses)
     """Weights of the generator's losses."""
@@ -104,7 +101,6 @@ class FsVid2vidConfig(VideoTrain):
     """Where sequences and references come from."""
     fs_vid2vid: FsVid2vidNetworks = field(default_factory=FsVid2vidNetworks)
     """The networks, and the weights of the losses."""
-    adversarial: FsVid2vidAdversarial = field(default_factory=FsVid2vidAdversarial)
 
     def halvings(self) -> Iterator[Halvings]:
         """Those of all networks."""

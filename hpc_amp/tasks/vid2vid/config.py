@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from hpc_amp.config.schema import TaskName
+from hpc_amp.gan.config import LeastSquaresAdversarial
 from hpc_amp.gan.video.config import VideoNetworks, VideoTrain
 
 
@@ -17,3 +18,4 @@ class Vid2vidConfig(VideoTrain):
     task: TaskName = "vid2vid"
     vid2vid: VideoNetworks = field(default_factory=VideoNetworks)
     """The networks, and the weights of the losses."""
+    adversarial: LeastSquaresAdversarial = field(default_factory=LeastSquaresAdversarial)

@@ -9,10 +9,10 @@ from typing import Annotated, ClassVar, Literal
 from hpc_amp.config.schema import TaskName
 from hpc_amp.config.values import NETWORK, Count, NonNegative
 from hpc_amp.errors import KeyProblem
-from hpc_amp.gan.config import Halvings, SpectralName
+from hpc_amp.gan.config import Halvings, LeastSquaresAdversarial, SpectralName
 from hpc_amp.gan.data.config import SAMPLES
 from hpc_amp.gan.video.config import (
-    TemporalJudges,
+    NoTemporalJudges,
     VideoData,
     VideoLosses,
     VideoNetworks,
@@ -40,16 +40,6 @@ class GuidedLosses(VideoLosses):
     guidance: NonNegative = 20.0
     """The L1 distance of generated frames from the colours that their points had in earlier
     ones."""
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
-class NoTemporalJudges(TemporalJudges):
-    """The temporal discriminator: one for frames that follow each other, one for frames farther
-    apart, and so on. It sees the reference flow between them, too, where there is one."""
-
-    scales: Annotated[int, NETWORK] = 0
-    """Time scales: on scale i, frames are `frames`^i apart. 0, as in the paper: no temporal
-    discriminator."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -96,6 +86,7 @@ class WcVid2vidConfig(VideoTrain):
     """Where sequences come from."""
     wc_vid2vid: GuidedNetworks = field(default_factory=GuidedNetworks)
     """The networks, and the weights of the losses."""
+    adversarial: LeastSquaresAdversarial = field(default_factory=LeastSquaresAdversarial)
 
     def halvings(self) -> Iterator[Halvings]:
         """Those of all networks."""
