@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hpc_amp.data.decode import to_pixels
 from hpc_amp.data.errors import DataError
-from hpc_amp.data.pictures import UNREADABLE, open_rgb
+from hpc_amp.data.pictures import UNREADABLE, open_rgb, upright_size
 from hpc_amp.gan.data.config import GanData
 
 Box = tuple[float, float, float, float]
@@ -98,6 +98,10 @@ class ImageSource(ABC):
         """An image as RGB. Raises DataError where it cannot be read."""
 
     @abstractmethod
+    def size(self, number: int) -> tuple[int, int]:
+        """Width and height of an image, without decoding it. Raises DataError."""
+
+    @abstractmethod
     def name(self, number: int) -> str:
         """What messages call it."""
 
@@ -122,13 +126,22 @@ class ImageFiles(ImageSource):
         image = open_rgb(self.paths[number])
         if self.half is None:
             return image
-        width, odd = divmod(image.width, 2)
+        width = self._half_of(number, image.width)
+        return image.crop((self.half * width, 0, (self.half + 1) * width, image.height))
+
+    def size(self, number: int) -> tuple[int, int]:
+        """Width and height of an image, without decoding it. Raises DataError."""
+        width, height = upright_size(self.paths[number])
+        return (width if self.half is None else self._half_of(number, width)), height
+
+    def _half_of(self, number: int, whole: int) -> int:
+        width, odd = divmod(whole, 2)
         if odd:
             raise DataError(
-                f"the image {self.paths[number]} is {image.width} pixels wide: two images of equal "
+                f"the image {self.paths[number]} is {whole} pixels wide: two images of equal "
                 "size side by side have an even width"
             )
-        return image.crop((self.half * width, 0, (self.half + 1) * width, image.height))
+        return width
 
     def name(self, number: int) -> str:
         """Its path."""
@@ -148,6 +161,11 @@ class DrawnImages(ImageSource):
     def open(self, number: int) -> Image.Image:
         """An image as RGB."""
         return Image.fromarray(self.draw(number).numpy())
+
+    def size(self, number: int) -> tuple[int, int]:
+        """Width and height of an image."""
+        height, width, _ = self.draw(number).shape
+        return width, height
 
     def name(self, number: int) -> str:
         """Its number."""

@@ -24,7 +24,7 @@ from typing import Any
 from PIL import Image, ImageDraw
 
 from hpc_amp.data.errors import DataError
-from hpc_amp.data.pictures import open_rgb
+from hpc_amp.data.pictures import upright_size
 from hpc_amp.errors import HpcAmpError, InputError
 from hpc_amp.files import replacing
 from hpc_amp.gan.data.folders import SUFFIXES
@@ -139,7 +139,7 @@ def draw_folder(points: Path, output: Path, like: Path) -> int:
         frame = next((each for each in frames if each.is_file()), None)
         if frame is None:
             raise InputError(f"there is no frame {like / name} for {path}")
-        drawn = draw_poses(read_poses(path), *open_rgb(str(frame)).size)
+        drawn = draw_poses(read_poses(path), *upright_size(str(frame)))
         place = output / f"{name}.png"
         place.parent.mkdir(parents=True, exist_ok=True)
         with replacing(place) as new:

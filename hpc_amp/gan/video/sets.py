@@ -89,14 +89,14 @@ class VideoSet(SampleSet[VideoBatch]):
 
     def _points(self, number: int) -> Tensor:
         assert self.points is not None
-        width, height = self.pairs.parts.images.open(number).size
+        width, height = self.pairs.parts.images.size(number)
         return self.points(number, (height, width))
 
     def _flow(self, number: int) -> tuple[Tensor, Tensor]:
         assert self.flows is not None
         flow, known = self.flows(number)
         image = self.pairs.parts.images
-        width, height = image.open(number).size
+        width, height = image.size(number)
         if flow.shape[1:] != (height, width):
             raise DataError(
                 f"{image.name(number)} has {width} x {height} pixels, and its flow "

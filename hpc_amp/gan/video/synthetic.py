@@ -77,16 +77,18 @@ class DrawnVideos:
 
     def _draw(self, number: int) -> VideoFrame:
         sequence, time = divmod(number, self.config.frames)
-        image, labels, instances, points = self._scenes[sequence].show(time)
+        scene = self._scenes[sequence]
+        image, labels, instances, points = scene.show(time)
         flow, known = torch.zeros(2, *self.size), torch.zeros(self.size, dtype=torch.bool)
         if time > 0:
-            flow, known = self.flow_between(sequence, time, time - 1)
+            flow = scene.flow(instances, time, time - 1)
+            known = _is_there(points, flow, scene.show(time - 1)[3])
         return VideoFrame(
             image.to(torch.uint8),
             labels.to(torch.uint8),
             instances.to(torch.uint8),
             points.to(torch.int32),
-            flow,
+            flow.to(torch.float32),
             known,
         )
 
@@ -95,14 +97,8 @@ class DrawnVideos:
         `other`, and where it is known, bool [H, W]: where the point is visible in that frame."""
         scene = self._scenes[sequence]
         _, _, instances, points = scene.show(time)
-        there = scene.show(other)[3]
         flow = scene.flow(instances, time, other)
-        height, width = self.size
-        rows = torch.arange(height)[:, None] + flow[1]
-        columns = torch.arange(width) + flow[0]
-        within = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-        there = there[rows.clamp(0, height - 1), columns.clamp(0, width - 1)]
-        return flow.to(torch.float32), within & (there == points)
+        return flow.to(torch.float32), _is_there(points, flow, scene.show(other)[3])
 
 
 class DrawnIdentities(DrawnVideos):
@@ -225,6 +221,16 @@ class _Scene:
         down = (rows[:, None] - middle[0] + high // 2) % high - high // 2
         right = (columns - middle[1] + wide // 2) % wide - wide // 2
         return down, right
+
+
+def _is_there(points: Tensor, flow: Tensor, other: Tensor) -> Tensor:
+    """Whether the flow int64 [2, H, W] leads each of `points` [H, W] to itself in the frame with
+    the points `other`: bool [H, W]."""
+    height, width = points.shape
+    rows = torch.arange(height)[:, None] + flow[1]
+    columns = torch.arange(width) + flow[0]
+    within = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    return within & (other[rows.clamp(0, height - 1), columns.clamp(0, width - 1)] == points)
 
 
 def _within(kind: int, down: Tensor, right: Tensor, extent: Tensor) -> Tensor:

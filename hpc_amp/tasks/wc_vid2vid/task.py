@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
+from hpc_amp.data.pictures import upright_size
 from hpc_amp.gan.data.reading import whole_view
 from hpc_amp.gan.generation import Request
 from hpc_amp.gan.task import GENERATOR
@@ -91,7 +91,6 @@ class WcVid2vid(VideoGan):
 
     def _read_points(self, file: Path, request: Request) -> Tensor:
         assert request.points is not None  # see `WcVid2vidConfig.generation_options`
-        with Image.open(file) as image:
-            width, height = image.size
+        width, height = upright_size(str(file))
         path = (request.points / file.relative_to(request.folder)).with_suffix(".npy")
         return show_points(read_points(str(path), (height, width)), whole_view(self.train.images))
