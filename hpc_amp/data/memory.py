@@ -93,6 +93,13 @@ def memory_evaluation(
             yield arrange(normalization(pixels), channels_last), labels
 
 
+def put(values: Tensor, device: torch.device | str) -> Tensor:
+    """`values` of the host on the device. A copy to a GPU is not waited for."""
+    if torch.device(device).type == "cuda":
+        values = values.pin_memory()
+    return values.to(device, non_blocking=True)
+
+
 def arrange(images: Tensor, channels_last: bool) -> Tensor:
     """`images` in channels-last or contiguous memory order."""
     return images.contiguous(

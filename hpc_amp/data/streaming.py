@@ -16,7 +16,7 @@ from hpc_amp.config import schema
 from hpc_amp.data.decode import centre_view, training_view
 from hpc_amp.data.imagefolder import Files
 from hpc_amp.data.images import Normalization
-from hpc_amp.data.memory import Batch, arrange
+from hpc_amp.data.memory import Batch, arrange, put
 from hpc_amp.data.order import epoch_order, rank_share
 from hpc_amp.data.readers import Readers
 from hpc_amp.distributed.world import World
@@ -98,8 +98,4 @@ def _collate(
     # The images have the channels of a pixel as neighbours in memory, and so has the batch.
     pixels = torch.stack([image.permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)
     classes = torch.tensor(labels)
-    if device.type == "cuda":
-        # The copies to the device are then asynchronous.
-        pixels, classes = pixels.pin_memory(), classes.pin_memory()
-    batch = normalization(pixels.to(device, non_blocking=True))
-    return arrange(batch, train.channels_last), classes.to(device, non_blocking=True)
+    return arrange(normalization(put(pixels, device)), train.channels_last), put(classes, device)

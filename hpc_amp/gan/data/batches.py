@@ -16,7 +16,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from hpc_amp.data.memory import arrange
+from hpc_amp.data.memory import arrange, put
 from hpc_amp.data.order import generator
 from hpc_amp.gan.data.config import PairedData
 
@@ -154,10 +154,7 @@ def normal(
     `purpose` for each use in a step: equal ones give equal numbers.
     """
     drawn = [torch.randn(shape, generator=generator(seed, purpose)) for seed in seeds.tolist()]
-    numbers = torch.stack(drawn)
-    if torch.device(device).type == "cuda":
-        numbers = numbers.pin_memory()  # or else the host would wait for the copy
-    return numbers.to(device, non_blocking=True)
+    return put(torch.stack(drawn), device)
 
 
 def sample_seeds(seed: int, epoch: int | str, positions: Iterable[int]) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hpc_amp.config.schema import Train
+from hpc_amp.data.memory import put
 from hpc_amp.data.order import rank_share
 from hpc_amp.data.readers import Readers
 from hpc_amp.distributed.world import World
@@ -34,10 +35,7 @@ class Place:
         return {name: self._put([sample[name] for sample in samples]) for name in samples[0]}
 
     def _put(self, parts: list[Tensor]) -> Tensor:
-        stacked = torch.stack(parts)
-        if self.device.type == "cuda":
-            stacked = stacked.pin_memory()  # so that the copy to the device is not waited for
-        stacked = stacked.to(self.device, non_blocking=True)
+        stacked = put(torch.stack(parts), self.device)
         if stacked.ndim < 4 or stacked.dtype != torch.uint8:
             return stacked
         last = self.train.channels_last and stacked.ndim == 4
