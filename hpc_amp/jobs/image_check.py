@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import re
@@ -34,7 +33,7 @@ from hpc_amp.containers.ngc import OLDEST_PYTHON, OLDEST_TORCH, version
 from hpc_amp.errors import HpcAmpError
 from hpc_amp.files import write_atomically
 from hpc_amp.finding import Finding, Findings
-from hpc_amp.jobs.known import state_folder
+from hpc_amp.jobs.known import hash_of, state_folder
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.lint.shell import read_shell
 from hpc_amp.schedulers.base import Client
@@ -267,7 +266,7 @@ def _record_of(start: _Start, site: str, *, trains: bool) -> Path | None:
         identity = [path, stat.st_ino, stat.st_size, stat.st_mtime_ns]
     _, *words = astuple(start)
     content = json.dumps([start.runtime.name, *words, identity, site, trains, _ENTER, _LOOK])
-    return state / "images" / hashlib.sha256(content.encode()).hexdigest()[:20]
+    return state / "images" / hash_of(content)
 
 
 def _is_valid(record: Path) -> bool:

@@ -35,11 +35,11 @@ def state_folder() -> Path | None:
     return Path(base, "hpc-amp") if os.path.isabs(base) else None
 
 
-def hash_of(folder: Path) -> str:
-    """A name for a file that belongs to a folder."""
+def hash_of(what: Path | str) -> str:
+    """A name for a file that belongs to a folder, or to what a text says."""
     import hashlib  # it loads OpenSSL
 
-    return hashlib.sha256(os.fsencode(folder)).hexdigest()[:20]
+    return hashlib.sha256(os.fsencode(what)).hexdigest()[:20]
 
 
 def remember(folder: Path) -> None:

@@ -12,7 +12,6 @@ from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.errors import ConfigError
 from hpc_amp.finding import Finding, Severity
-from hpc_amp.jobs.image_check import check_image
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.schedulers.base import Client
 
@@ -73,4 +72,7 @@ def _checks(plan: Plan, client: Client) -> Iterator[Finding]:
     yield from check_names(plan.job)
     yield from plan.scheduler.check_limits(plan.job, plan.site, client)
     yield from check_program(plan.job, plan.site, plan.submitted_from)
-    yield from check_image(plan, client)
+    if plan.container.uses_image:
+        from hpc_amp.jobs.image_check import check_image  # most of its imports are for this alone
+
+        yield from check_image(plan, client)
