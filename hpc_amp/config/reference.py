@@ -29,6 +29,7 @@ from hpc_amp.config.schema import Job, Train
 from hpc_amp.config.site import Site
 from hpc_amp.config.tree import MappingNode
 from hpc_amp.config.values import run_name
+from hpc_amp.documents import with_part
 from hpc_amp.resources import resource_folder
 from hpc_amp.tasks.registry import TASKS, TaskError, config_class
 
@@ -107,22 +108,14 @@ def fabrics_as_markdown(folder: Path) -> str:
 def with_keys(document: str, root: type) -> str:
     """Replace the text between the marks of a document by the tables of all keys. Raises ValueError
     if the document has no marks."""
-    return _with(document, BEGIN, keys_as_markdown(root), END)
+    return with_part(document, BEGIN, END, keys_as_markdown(root))
 
 
 def with_fabrics(document: str) -> str:
     """Replace the text between the marks of a document by the shipped fabric profiles. Raises
     ValueError if the document has no marks."""
     made = fabrics_as_markdown(resource_folder("configs") / "fabrics")
-    return _with(document, FABRICS, made, END_OF_FABRICS)
-
-
-def _with(document: str, begin: str, made: str, end: str) -> str:
-    before, found_begin, rest = document.partition(begin)
-    _, found_end, after = rest.partition(end)
-    if not (found_begin and found_end):
-        raise ValueError(f"it needs the lines {begin} and {end}")
-    return f"{before}{begin}\n\n{made}\n\n{end}{after}"
+    return with_part(document, FABRICS, END_OF_FABRICS, made)
 
 
 def main(arguments: Sequence[str], folder: Path) -> int:

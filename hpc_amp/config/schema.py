@@ -498,7 +498,7 @@ class Train:
         yield from ()
 
     def generation_options(self) -> Mapping[str, bool] | None:
-        """The options of `hpc-amp generate` that the task uses, of `style`, `instances`,
+        """The options of `hpc-amp generate` that the task uses, of `style`, `instances`, `points`,
         `direction` and `fps`, and whether it needs them; None if it makes no images from files."""
         return None
 

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
-_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_CHECKPOINTED = 75
+from hpc_amp.distributed.supervise import EXIT_CHECKPOINTED, FORWARDED
+
 _GRACE = 30
 """Seconds between SIGTERM and SIGKILL for the other ranks of one that failed."""
 
@@ -35,8 +35,8 @@ def run_ranks(number: int, command: list[str]) -> int:
         _send(os.kill, ranks, received)
 
     # A signal that comes during the start is forwarded when all ranks are there.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
-    for one in _FORWARDED:
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+    for one in FORWARDED:
         if signal.getsignal(one) is not signal.SIG_IGN:  # such as SIGHUP by nohup
             signal.signal(one, forward)
     signal.signal(signal.SIGALRM, lambda received, frame: _send(os.killpg, ranks, signal.SIGKILL))
@@ -46,7 +46,7 @@ def run_ranks(number: int, command: list[str]) -> int:
             command[0], command, _environment(rank, number), setpgroup=0, setsigmask=()
         )
         ranks[process] = rank
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     return _wait(ranks)
 
 
@@ -64,7 +64,7 @@ def _wait(ranks: dict[int, int]) -> int:
         if rank is None:
             continue  # as process 1 of a container, this one gets the orphans
         status = os.waitstatus_to_exitcode(waited)
-        if status == _CHECKPOINTED:
+        if status == EXIT_CHECKPOINTED:
             stopped = status
         elif status != 0 and not failed:
             failed = status if status > 0 else 128 - status

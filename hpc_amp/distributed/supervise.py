@@ -21,7 +21,7 @@ from types import FrameType
 from hpc_amp.distributed.labels import PATIENCE, LabelledOutput, ready
 
 EXIT_CHECKPOINTED = 75
-_FORWARDED = (
+FORWARDED = (
     *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGUSR1, signal.SIGUSR2),
 )
@@ -48,7 +48,7 @@ def supervise(
 
     Raises OSError if the command cannot be run.
     """
-    before = {number: signal.signal(number, _do_nothing) for number in _FORWARDED}
+    before = {number: signal.signal(number, _do_nothing) for number in FORWARDED}
     signal.signal(signal.SIGCHLD, _do_nothing)
 
     def become_the_command() -> None:
@@ -164,7 +164,7 @@ def _arriving_signals() -> Iterator[int]:
 def _read(signals: int) -> list[int]:
     """The signals that have arrived and are to be forwarded, in their order."""
     try:
-        return [number for number in os.read(signals, 4096) if number in _FORWARDED]
+        return [number for number in os.read(signals, 4096) if number in FORWARDED]
     except BlockingIOError:
         return []
 
@@ -188,7 +188,7 @@ class _Witness:
 
     def _start(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # the witness inherits it
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # the witness inherits it
         # Without `cat`, every signal is forwarded.
         with contextlib.suppress(OSError):
             # It ends when this process closes the pipe or dies.
@@ -217,7 +217,7 @@ class _Witness:
         except OSError:
             return False
         pending = int(status.partition("\nShdPnd:")[2].split()[0], 16)
-        shown = {one for one in _FORWARDED if pending >> (one - 1) & 1}
+        shown = {one for one in FORWARDED if pending >> (one - 1) & 1}
         if number not in shown:
             return False
         self._seen |= shown - {number}
