@@ -11,9 +11,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.fs_vid2vid import LOSSES, METRICS, fs_vid2vid, plain_train
-from support.gan_checks import check_number_formats, check_phases, check_resume
+from support.gan_checks import check_number_formats, check_phases
 from support.training import CPU, settings
 from support.video import write_videos
+from support.video_checks import check_generated, check_resume_where_sequences_grow, forward_passes
 from torch import Tensor
 
 from hpc_amp.data.errors import DataError
@@ -30,7 +31,6 @@ from hpc_amp.gan.video.warp import warp
 from hpc_amp.tasks.build import build_task
 from hpc_amp.tasks.fs_vid2vid.config import ReferenceNetwork
 from hpc_amp.tasks.fs_vid2vid.networks import AdaptiveConv, ReferenceReader
-from hpc_amp.train.engine import Engine
 
 pytestmark = pytest.mark.usefixtures("one_thread", "seed_zero")
 
@@ -47,11 +47,7 @@ def test_a_sequence_is_one_forward_pass_of_each_network(tmp_path: Path) -> None:
     made = fs_vid2vid(
         tmp_path, adversarial={"r1": 0.0}, fs_vid2vid={"temporal": {"scales": 0}}, epochs=1
     )
-    calls: list[str] = []
-    for name, network in made.networks.items():
-        network.register_forward_hook(lambda *_, name=name: calls.append(name))
-    made.train_step(next(made.data.epoch(1)))
-    assert sorted(calls) == ["discriminator"] * 2 + ["generator"] * 2
+    assert forward_passes(made) == ["discriminator"] * 2 + ["generator"] * 2
 
 
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16", "O1", "O2"])
@@ -365,21 +361,7 @@ def test_a_perfect_generator_has_the_best_metrics_and_is_shown(tmp_path: Path) -
 
 
 def test_a_resume_is_bit_exact_where_sequences_grow(tmp_path: Path) -> None:
-    """In the middle of an epoch of short and of one of longer sequences, under fp16 with
-    overflows."""
-
-    def make(folder: Path, attempt: int) -> Engine:
-        return fs_vid2vid(
-            folder,
-            attempt=attempt,
-            precision={"mode": "fp16", "init_scale": 2.0**20, "growth_interval": 2},
-            ema=0.9,
-            log_every=2,
-            epochs=2,
-        )
-
-    curves = [*(f"train/{loss}" for loss in LOSSES), *(f"eval/{metric}" for metric in METRICS)]
-    check_resume(make, tmp_path, (1, 4), curves)
+    check_resume_where_sequences_grow(fs_vid2vid, tmp_path, LOSSES, METRICS)
 
 
 # -- generate --------------------------------------------------------------------------------------
@@ -402,8 +384,6 @@ def test_frames_of_several_sequences_are_made_on_any_number_of_ranks(tmp_path: P
         fs_vid2vid={"losses": {"reference_flow": 0.0, "reference_mask": 0.0}},
         batch_size=2,
     )
-    for network in made.networks.values():
-        network.eval()
     folder, style = root / "test_A", tmp_path / "references"
     request = Request(
         folder=folder,
@@ -411,16 +391,10 @@ def test_frames_of_several_sequences_are_made_on_any_number_of_ranks(tmp_path: P
         style=tuple(images_below(style)),
         instances=root / "test_inst",
     )
+    frames, shares = check_generated(made, request, 3)
+    assert [len(share) for share in shares] == [8, 4]
     task: Any = made.task
     with torch.no_grad():
-        frames = dict(task.generate(request, made.networks))
-        batches = list(task.evaluation_batches())
-        wanted = torch.cat([task.render(batch, made.networks)[0] for batch in batches])
-        torch.testing.assert_close(
-            torch.stack(list(frames.values())).unflatten(0, (3, 4)), wanted, atol=1e-5, rtol=0
-        )
-        share = dict(task.generate(dataclasses.replace(request, rank=1, ranks=2), made.networks))
-        assert len(share) == 4 and all(torch.equal(frames[file], share[file]) for file in share)
         # References without a folder are those of all sequences.
         for part in ("A", "B", "inst"):
             (style / part / "scene 0").rename(style / "kept")

@@ -66,7 +66,7 @@ def test_a_rank_that_stopped_at_a_checkpoint_lets_the_others_end(others: int, st
     assert found[:2] == (status, "saved\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGQUIT])
 def test_a_signal_reaches_each_rank_once(tmp_path: Path, number: signal.Signals) -> None:
     """Also if the whole process group gets it, as at Ctrl-C."""
     program = (

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from support.gan_checks import check_number_formats, check_phases, check_resume
+from support.gan_checks import check_number_formats, check_phases
 from support.training import CPU, settings
 from support.vid2vid import LOSSES, METRICS, plain_train, vid2vid
 from support.video import write_videos
+from support.video_checks import check_generated, check_resume_where_sequences_grow, forward_passes
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
 from torchvision.transforms.functional import pil_to_tensor
@@ -29,7 +30,6 @@ from hpc_amp.gan.video.networks import FlowEstimator
 from hpc_amp.gan.video.regions import crop, squares
 from hpc_amp.gan.video.warp import correlation, warp
 from hpc_amp.tasks.build import build_task
-from hpc_amp.train.engine import Engine
 
 pytestmark = pytest.mark.usefixtures("one_thread", "seed_zero")
 
@@ -47,11 +47,7 @@ def test_each_phase_moves_all_of_its_networks_and_nothing_else(tmp_path: Path) -
 def test_a_sequence_is_one_forward_pass_of_each_network(tmp_path: Path) -> None:
     """So the ranks exchange the gradients of a network once in a step, and not once a frame."""
     made = vid2vid(tmp_path, adversarial={"r1": 0.0})
-    calls: list[str] = []
-    for name, network in made.networks.items():
-        network.register_forward_hook(lambda *_, name=name: calls.append(name))
-    made.train_step(next(made.data.epoch(1)))
-    assert sorted(calls) == [
+    assert forward_passes(made) == [
         *["discriminator"] * 2,
         *["generator"] * 2,
         *["region_discriminator"] * 2,
@@ -374,21 +370,7 @@ def test_a_large_moving_picture_is_made_smaller(tmp_path: Path) -> None:
 
 
 def test_a_resume_is_bit_exact_where_sequences_grow(tmp_path: Path) -> None:
-    """In the middle of an epoch of short and of one of longer sequences, under fp16 with
-    overflows."""
-
-    def make(folder: Path, attempt: int) -> Engine:
-        return vid2vid(
-            folder,
-            attempt=attempt,
-            precision={"mode": "fp16", "init_scale": 2.0**20, "growth_interval": 2},
-            ema=0.9,
-            log_every=2,
-            epochs=2,
-        )
-
-    curves = [*(f"train/{loss}" for loss in LOSSES), *(f"eval/{metric}" for metric in METRICS)]
-    check_resume(make, tmp_path, (1, 4), curves)
+    check_resume_where_sequences_grow(vid2vid, tmp_path, LOSSES, METRICS)
 
 
 # -- generate --------------------------------------------------------------------------------------
@@ -405,21 +387,8 @@ def test_frames_of_several_sequences_are_made_on_any_number_of_ranks(tmp_path: P
     write_videos(tmp_path / "data", sequences=5)
     keys = plain_train(images={"name": "folder", "root": str(tmp_path / "data")})
     keys["images"]["instances"] = False
-    made = vid2vid(tmp_path / "run", **{k: keys[k] for k in ("images",)})
-    for network in made.networks.values():
-        network.eval()
+    made = vid2vid(tmp_path / "run", images=keys["images"])
     folder = tmp_path / "data/test_A"
     request = Request(folder=folder, files=images_below(folder))
-    with torch.no_grad():
-        frames = dict(made.task.generate(request, made.networks))  # type: ignore[attr-defined]
-        batches = list(made.task.evaluation_batches())
-        task: Any = made.task
-        wanted = torch.cat([task.render(batch, made.networks)[0] for batch in batches])
-        torch.testing.assert_close(
-            torch.stack(list(frames.values())).unflatten(0, (5, 4)), wanted, atol=1e-5, rtol=0
-        )
-        parts = [dataclasses.replace(request, rank=rank, ranks=2) for rank in range(2)]
-        shares = [dict(made.task.generate(p, made.networks)) for p in parts]  # type: ignore[attr-defined]
+    _, shares = check_generated(made, request, 5)
     assert [len(share) for share in shares] == [12, 8]
-    for file, frame in {**shares[0], **shares[1]}.items():
-        assert torch.equal(frame, frames[file])

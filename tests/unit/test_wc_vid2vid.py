@@ -3,17 +3,17 @@ and the network of first frames."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.gan_checks import check_number_formats, check_phases, check_resume
+from support.gan_checks import check_number_formats, check_phases
 from support.paired import paired
 from support.training import CPU, settings
 from support.vid2vid import plain_train as vid2vid
 from support.video import write_videos
+from support.video_checks import check_generated, check_resume_where_sequences_grow, forward_passes
 from support.wc_vid2vid import LOSSES, METRICS, plain_train, wc_vid2vid
 from torch import Tensor
 
@@ -26,7 +26,6 @@ from hpc_amp.gan.video.networks import MaskedSpade
 from hpc_amp.gan.video.points import PointColours
 from hpc_amp.tasks.base import ModelError
 from hpc_amp.tasks.build import build_task
-from hpc_amp.train.engine import Engine
 
 pytestmark = pytest.mark.usefixtures("one_thread", "seed_zero")
 
@@ -41,11 +40,7 @@ def test_each_phase_moves_all_of_its_networks_and_nothing_else(option: str, tmp_
 
 def test_a_sequence_is_one_forward_pass_of_each_network(tmp_path: Path) -> None:
     made = wc_vid2vid(tmp_path, adversarial={"r1": 0.0})
-    calls: list[str] = []
-    for name, network in made.networks.items():
-        network.register_forward_hook(lambda *_, name=name: calls.append(name))
-    made.train_step(next(made.data.epoch(1)))
-    assert sorted(calls) == [*["discriminator"] * 2, *["generator"] * 2]
+    assert forward_passes(made) == [*["discriminator"] * 2, *["generator"] * 2]
 
 
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16", "O1", "O2"])
@@ -312,21 +307,7 @@ def test_another_network_of_spade_is_refused(spade_run: Path, tmp_path: Path) ->
 
 
 def test_a_resume_is_bit_exact_where_sequences_grow(tmp_path: Path) -> None:
-    """In the middle of an epoch of short and of one of longer sequences, under fp16 with
-    overflows."""
-
-    def make(folder: Path, attempt: int) -> Engine:
-        return wc_vid2vid(
-            folder,
-            attempt=attempt,
-            precision={"mode": "fp16", "init_scale": 2.0**20, "growth_interval": 2},
-            ema=0.9,
-            log_every=2,
-            epochs=2,
-        )
-
-    curves = [*(f"train/{loss}" for loss in LOSSES), *(f"eval/{metric}" for metric in METRICS)]
-    check_resume(make, tmp_path, (1, 4), curves)
+    check_resume_where_sequences_grow(wc_vid2vid, tmp_path, LOSSES, METRICS)
 
 
 # -- generate --------------------------------------------------------------------------------------
@@ -347,24 +328,9 @@ def test_frames_of_several_sequences_are_made_on_any_number_of_ranks(tmp_path: P
     write_videos(tmp_path / "data", sequences=5)
     images = {"name": "folder", "root": str(tmp_path / "data"), "instances": False}
     made = wc_vid2vid(tmp_path / "run", images=images)
-    for network in made.networks.values():
-        network.eval()
     folder = tmp_path / "data/test_A"
     request = Request(
         folder=folder, files=images_below(folder), points=tmp_path / "data/test_points"
     )
-    task: Any = made.task
-    with torch.no_grad():
-        frames = dict(task.generate(request, made.networks))
-        wanted = [task.render(batch, made.networks)[0] for batch in task.evaluation_batches()]
-        torch.testing.assert_close(
-            torch.stack(list(frames.values())).unflatten(0, (5, 4)),
-            torch.cat(wanted),
-            atol=1e-5,
-            rtol=0,
-        )
-        parts = [dataclasses.replace(request, rank=rank, ranks=2) for rank in range(2)]
-        shares = [dict(task.generate(part, made.networks)) for part in parts]
+    _, shares = check_generated(made, request, 5)
     assert [len(share) for share in shares] == [12, 8]
-    for file, frame in {**shares[0], **shares[1]}.items():
-        assert torch.equal(frame, frames[file])
