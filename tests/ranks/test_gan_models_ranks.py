@@ -20,8 +20,10 @@ EPOCHS = {"pix2pixhd": 3}
 """Of more than two: pix2pixHD updates other networks in the third."""
 TOLERANCES = {"spade": (5e-2, 1e-2)}
 """Relative and absolute, of losses. After five steps, those of SPADE differ by percents."""
-METRIC_TOLERANCES = {"spade": (2e-2, 5e-3), "pix2pixhd": (1e-1, 0.0)}
-"""The same of metrics. Those of pix2pixHD after nine steps differ by percents."""
+METRIC_TOLERANCES = {"spade": (2e-2, 5e-3)}
+"""The same of metrics."""
+SSIM_OF_PIX2PIXHD = 1e-1
+"""Relative: it is small, and rounding is large after nine steps of Adam."""
 UNPAIRED = unpaired.NAMES
 NAMES = (*UNPAIRED, *paired.MODELS)
 LOSSES = {
@@ -66,6 +68,8 @@ def test_two_ranks_train_as_one(name: str, folder: Path) -> None:
         expected, seen = (curve(run, f"eval/{metric}") for run in (one, two))
         assert [step for step, _ in seen] == [step for step, _ in expected]
         relative, absolute = METRIC_TOLERANCES.get(name, (2e-2, 0.0))
+        if (name, metric) == ("pix2pixhd", "ssim"):
+            relative = SSIM_OF_PIX2PIXHD
         assert [v for _, v in seen] == pytest.approx(
             [v for _, v in expected], rel=relative, abs=absolute
         )

@@ -30,10 +30,12 @@ from hpc_amp.tasks.build import build_task
 pytestmark = pytest.mark.usefixtures("one_thread", "seed_zero")
 
 
-@pytest.mark.parametrize("option", ["checkpointing", "partial", "keep_colours"])
-def test_each_phase_moves_all_of_its_networks_and_nothing_else(option: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("networks", [{}, {"partial": True}, {"keep_colours": True}])
+def test_each_phase_moves_all_of_its_networks_and_nothing_else(
+    networks: dict[str, bool], tmp_path: Path
+) -> None:
     """DDP waits for each parameter."""
-    made = wc_vid2vid(tmp_path, wc_vid2vid={option: True})
+    made = wc_vid2vid(tmp_path, wc_vid2vid=networks)
     check_phases(made, buffers=False)
     assert {loss for update in made.updates for loss in update.losses} == set(LOSSES)
 
