@@ -136,3 +136,13 @@ def warm_cluster(cluster: test_cluster.Cluster, warm_python: Path) -> test_clust
     """The cluster with that Python in its containers."""
     folder = str(warm_python.parents[1])
     return dataclasses.replace(cluster, binds=[*cluster.binds, folder], python=str(warm_python))
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of one rank."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()

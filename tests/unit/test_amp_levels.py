@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from hpc_amp import amp
@@ -452,14 +451,6 @@ def test_models_may_be_compiled_after_initialize(level: str) -> None:
         scaled.backward()
     optimizer.step()
     assert compiled(batches[1]).float().square().mean().item() == expected[1]
-
-
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """A process group of one rank."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.usefixtures("alone")

@@ -218,9 +218,7 @@ def test_a_container_that_does_not_start_here_is_no_reason_to_refuse(
 
 def test_without_the_runtime_nothing_is_known_or_recorded(host: StubHost, bare: Path) -> None:
     (host.bin / "apptainer").rename(host.folder / "apptainer")
-    os.environ["PATH"] = f"{host.bin}:/usr/bin:/bin"  # not that of the test cluster
-    if "apptainer" in os.listdir("/usr/bin"):
-        pytest.skip("Apptainer is in /usr/bin")
+    os.environ["PATH"] = str(host.bin)  # this machine may have the runtime, too
     assert found(host, bare) == []
     assert not (host.folder / "state-home").exists()
 
