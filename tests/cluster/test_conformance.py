@@ -472,7 +472,7 @@ def test_a_failure_ends_a_whole_chain(system: System) -> None:
 
 @only(*CHAINS)
 def test_a_job_that_overruns_its_limit_can_be_resumed(system: System) -> None:
-    """Killed without a warning, and perhaps without a signal. If the ranks of the other node are killed
+    """Killed without a warning, and perhaps without a signal. If ranks of another node are killed
     first, the launcher fails, and the script may have the time to note it."""
     if system.site == "cobalt_stand_in":
         assert system.server is not None
