@@ -201,6 +201,7 @@ def test_a_task_without_pictures_has_no_samples(tmp_path: Path) -> None:
 
 # -- number formats -------------------------------------------------------------------------------
 
+SHORT = {"synthetic": {"train": 2, "test": 1, "frames": 6}}
 TINY: dict[str, dict[str, Any]] = {
     "classification": {
         "model": {"name": "resnet8", "width": 8},
@@ -218,11 +219,9 @@ TINY: dict[str, dict[str, Any]] = {
         adversarial={"r1": 0.0},
         pix2pixhd={"enhancer": None, "instance_features": None},
     ),
-    "vid2vid": video(images={"synthetic": {"train": 16, "frames": 6}}, adversarial={"r1": 0.0}),
-    "fs_vid2vid": references(
-        images={"synthetic": {"train": 16, "frames": 6}}, adversarial={"r1": 0.0}
-    ),
-    "wc_vid2vid": guided(images={"synthetic": {"train": 16, "frames": 6}}, adversarial={"r1": 0.0}),
+    "vid2vid": video(images=SHORT, adversarial={"r1": 0.0}),
+    "fs_vid2vid": references(images=SHORT, adversarial={"r1": 0.0}),
+    "wc_vid2vid": guided(images=SHORT, adversarial={"r1": 0.0}),
 }
 """A configuration of each task."""
 
@@ -270,7 +269,7 @@ def test_autocast_covers_every_forward_pass_of_every_task(
     name: str, mode: str, tmp_path: Path
 ) -> None:
     """In training, in an evaluation, and for pictures."""
-    config = {**TINY[name], "precision": {"mode": mode}, "batch_size": 16}
+    config = {**TINY[name], "precision": {"mode": mode}, "batch_size": 2}
     task = type(build_task(settings(**config), World(), CPU))
     made = engine(tmp_path, task, **config)
     expected = {"fp32": torch.float32, "bf16": torch.bfloat16}.get(mode, torch.float16)
