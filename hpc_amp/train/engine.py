@@ -37,6 +37,7 @@ from hpc_amp.train.compiling import Compiler
 from hpc_amp.train.ema import WeightAverage
 from hpc_amp.train.errors import Superseded, TrainingError
 from hpc_amp.train.manifest import DamagedCheckpoint
+from hpc_amp.train.memory_format import to_channels_last
 from hpc_amp.train.observer import Observer
 from hpc_amp.train.pace import Pace
 from hpc_amp.train.report import ProgressReport
@@ -240,8 +241,10 @@ class Engine:
                 )
             converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(network)
             network = converted
-        layout = torch.channels_last if self.train.channels_last else torch.contiguous_format
-        return network.to(self.device).to(memory_format=layout)
+        network = network.to(self.device)
+        if self.train.channels_last:
+            return to_channels_last(network)
+        return network.to(memory_format=torch.contiguous_format)
 
     def _wrap(self, network: nn.Module) -> nn.Module:
         """Wrap a network in DDP if there are several ranks and it has weights to train.

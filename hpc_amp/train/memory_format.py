@@ -1,0 +1,39 @@
+"""The order in memory of weights and of what goes through a network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+_BLOCK = 16
+"""Input channels that oneDNN's kernels work on at once: 8 with AVX2, 16 with AVX-512."""
+
+
+def to_channels_last(network: nn.Module) -> nn.Module:
+    """Bring the weights to channels-last order.
+
+    On CPUs, some convolutions stay in the contiguous order: for a strided 1x1 convolution of fewer
+    input channels than a block, oneDNN's gradient of the weights writes beyond its memory
+    (uxlfoundation/oneDNN#6035; seen with torch 2.14), which ends the program or changes results.
+    """
+    network.to(memory_format=torch.channels_last)
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d) and _writes_beyond_its_memory(module):
+            module.to(memory_format=torch.contiguous_format)
+            module.register_forward_pre_hook(_contiguous)
+    return network
+
+
+def _writes_beyond_its_memory(module: nn.Conv2d) -> bool:
+    return (
+        module.weight.device.type == "cpu"
+        and module.kernel_size == (1, 1)
+        and max(module.stride) > 1
+        and module.in_channels // module.groups < _BLOCK
+    )
+
+
+def _contiguous(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return args[0].contiguous(), *args[1:]
