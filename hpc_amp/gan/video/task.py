@@ -31,6 +31,7 @@ from hpc_amp.gan.video.consistency import (
 from hpc_amp.gan.video.discriminators import PartsDiscriminator, judge_parts, time_windows
 from hpc_amp.gan.video.networks import SequenceGenerator
 from hpc_amp.gan.video.regions import crop, squares
+from hpc_amp.gan.video.sets import VideoSet
 from hpc_amp.tasks.base import Losses, Networks, Phase, TrainingData
 
 TEMPORAL, REGION = f"temporal_{DISCRIMINATOR}", f"region_{DISCRIMINATOR}"
@@ -85,6 +86,14 @@ class VideoGan(ComparedGan):
     def prepare_data(self) -> TrainingData:
         """Find or draw the sequences, and read the weights of the perceptual network."""
         self.data = self.prepare_sequences()
+        sequences, temporal = self.data.training.set, self.train.networks.temporal
+        assert isinstance(sequences, VideoSet)
+        if temporal.scales:
+            sequences.check_lengths(
+                temporal.frames,
+                f"the temporal discriminator judges {temporal.frames} together: remove the "
+                f"sequence, or set train.{self.train.section}.temporal.frames to less",
+            )
         self.prepare_measures(self.train.networks.losses)
         return self.data.training
 
