@@ -63,7 +63,8 @@ class VideoGan(ComparedGan):
     Metrics: `frechet_random`, `l1`, `psnr`, `ssim` of frames against the true ones, on the
     synthetic set `label_agreement`, and with reference flow `flow_error`, `warping_error` and
     `warping_error_real` (see `hpc_amp.gan.video.consistency`). With points, `revisit_error` and
-    `revisit_error_real`; with `evaluation.round_trip`, `round_trip`.
+    `revisit_error_real`; with `evaluation.round_trip`, `round_trip`. One that nothing counts for is
+    left out: so where no flow is known, or no point is seen again.
     """
 
     counts: ClassVar[Mapping[str, str]] = {
@@ -299,8 +300,9 @@ class VideoGan(ComparedGan):
         """The metrics of the class. A collective call."""
         found = self._distances.distances()
         for name, value in sums.items():
-            if name != "images" and name not in self.counts.values():
-                found[name] = value / max(sums[self.counts.get(name, "images")], 1.0)
+            count = sums[self.counts.get(name, "images")]
+            if name != "images" and name not in self.counts.values() and count > 0:
+                found[name] = value / count
         return found
 
     def picture_rows(self, networks: Networks) -> Tensor:
