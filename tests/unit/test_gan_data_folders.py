@@ -17,12 +17,15 @@ from hpc_amp.data.errors import DataError
 from hpc_amp.distributed.world import World
 from hpc_amp.gan.data.batches import ClassBatch, PairedBatch, UnpairedBatch, condition
 from hpc_amp.gan.data.config import ClassData, PairedData, UnpairedData
+from hpc_amp.gan.data.folders import scan_domains
 from hpc_amp.gan.data.training import (
     Prepared,
     prepare_classes,
     prepare_paired,
     prepare_unpaired,
 )
+from hpc_amp.gan.inputs import images_below
+from hpc_amp.gan.video.folders import scan_videos
 
 CPU = torch.device("cpu")
 ONE = Train(batch_size=1)
@@ -172,6 +175,23 @@ def test_pairs_of_images(layout: str, reverse: bool, tmp_path: Path) -> None:
             a, b = b, a
         assert a[0] == b[1] > 0 and a[1:] == (0, 0) and (b[0], b[2]) == (0, 0)
         assert batch.labels is None
+
+
+def test_what_has_a_hidden_name_is_no_data(tmp_path: Path) -> None:
+    """For all kinds of folders, and for inputs of generators; the folder itself may have one."""
+    root = tmp_path / ".data"
+    names = ("1.png", "._1.png", ".ipynb_checkpoints/1-checkpoint.png")
+    for folder in ("trainA", "trainB", "testA", "testB"):
+        for place in (folder, f"{folder[:-1]}_{folder[-1]}/scene"):
+            for name in names:
+                (root / place / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / place / name).touch()
+    train, test = scan_domains(root, [])
+    assert train.a == [str(root / "trainA/1.png")]
+    assert [len(found) for found in (train.b, test.a, test.b)] == [1, 1, 1]
+    videos, _ = scan_videos(root, "images", instances=False, reverse=False, flow=False)
+    assert videos.lengths == (1,)
+    assert images_below(root / "train_A") == [root / "train_A/scene/1.png"]
 
 
 @pytest.mark.parametrize(
