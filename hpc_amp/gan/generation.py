@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hpc_amp.gan.data.config import GanData
 from hpc_amp.gan.data.reading import ImageFiles, whole_view
+from hpc_amp.gan.inputs import sequences_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +61,8 @@ class Request:
 
     def sequences(self) -> list[list[Path]]:
         """The files of this rank, for a model of video: all files of a folder are a sequence, in
-        the order of their names, and the ranks share the sequences."""
-        groups: dict[Path, list[Path]] = {}
-        for file in self.files:
-            groups.setdefault(file.parent, []).append(file)
-        return list(groups.values())[self.rank :: self.ranks]
+        the order of their names, and the ranks share the sequences. Raises InputError."""
+        return sequences_of(self.files)[self.rank :: self.ranks]
 
     def seeds(self, files: Sequence[Path]) -> Tensor:
         """A seed for each file: int64 [B] on the CPU."""

@@ -281,6 +281,13 @@ CASES = {
     TRAIN + "  checkpoint: often": "job.yaml:3: train.checkpoint.every: 'often' is not an "
     "interval: write 5m, 01:00:00, 200steps or 1epoch",
     TRAIN + "  epochs: 0": "job.yaml:3: train.epochs: 0 is too small: it must be at least 1",
+    # weights that nothing uses would have no gradients, and DDP waits for those of each weight
+    TRAIN + "  task: wc_vid2vid\n  wc_vid2vid: {warped_stages: 0}": "job.yaml:4: "
+    "train.wc_vid2vid.warped_stages: 0 is too small: it must be at least 1",
+    TRAIN + "  task: fs_vid2vid\n  fs_vid2vid: {warped_stages: 0}": "job.yaml:4: "
+    "train.fs_vid2vid.warped_stages: 0 is too small: it must be at least 1",
+    TRAIN + "  task: fs_vid2vid\n  fs_vid2vid: {references: {blocks: 0}}": "job.yaml:4: "
+    "train.fs_vid2vid.references.blocks: 0 is too small: it must be at least 1",
     TRAIN + "  ema: 2": "job.yaml:3: train.ema: 2.0 is outside 0 to 1",
     TRAIN + "  precision: {static_scale: 0}": "job.yaml:3: train.precision.static_scale: 0.0 is "
     "too small: it must be above 0",

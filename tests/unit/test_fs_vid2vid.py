@@ -131,7 +131,8 @@ def test_references_are_other_frames_of_the_sequence_and_follow_from_the_positio
     # Only one frame is not in the sample: all frames of the sequence may be references then.
     whole = [samples.references_of((3, 5), seed, training=True) for seed in range(20)]
     assert {number for chosen in whole for number in chosen} == set(range(18, 24))
-    assert samples.references_of((3, 4), 7, training=False) == [20, 23]
+    for frames, wanted in ((2, [20, 23]), (3, [21, 23]), (4, [22, 23]), (5, [20, 23])):
+        assert samples.references_of((3, frames), 7, training=False) == wanted
 
 
 def test_flows_to_references_are_exact_in_mirrored_samples_too() -> None:

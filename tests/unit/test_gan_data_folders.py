@@ -2,6 +2,8 @@
 
 import json
 import re
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,16 @@ from hpc_amp.data.errors import DataError
 from hpc_amp.distributed.world import World
 from hpc_amp.gan.data.batches import ClassBatch, PairedBatch, UnpairedBatch, condition
 from hpc_amp.gan.data.config import ClassData, PairedData, UnpairedData
+from hpc_amp.gan.data.folders import scan_domains
+from hpc_amp.gan.data.reading import MapFiles
 from hpc_amp.gan.data.training import (
     Prepared,
     prepare_classes,
     prepare_paired,
     prepare_unpaired,
 )
+from hpc_amp.gan.inputs import images_below
+from hpc_amp.gan.video.folders import scan_videos
 
 CPU = torch.device("cpu")
 ONE = Train(batch_size=1)
@@ -174,6 +180,23 @@ def test_pairs_of_images(layout: str, reverse: bool, tmp_path: Path) -> None:
         assert batch.labels is None
 
 
+def test_what_has_a_hidden_name_is_no_data(tmp_path: Path) -> None:
+    """For all kinds of folders, and for inputs of generators; the folder itself may have one."""
+    root = tmp_path / ".data"
+    names = ("1.png", "._1.png", ".ipynb_checkpoints/1-checkpoint.png")
+    for folder in ("trainA", "trainB", "testA", "testB"):
+        for place in (folder, f"{folder[:-1]}_{folder[-1]}/scene"):
+            for name in names:
+                (root / place / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / place / name).touch()
+    train, test = scan_domains(root, [])
+    assert train.a == [str(root / "trainA/1.png")]
+    assert [len(found) for found in (train.b, test.a, test.b)] == [1, 1, 1]
+    videos, _ = scan_videos(root, "images", instances=False, reverse=False, flow=False)
+    assert videos.lengths == (1,)
+    assert images_below(root / "train_A") == [root / "train_A/scene/1.png"]
+
+
 @pytest.mark.parametrize(
     ("ignore_label", "numbers"),
     [(None, [0, 1, 2]), (0, [3, 0, 1]), (1, [0, 3, 1]), (255, [0, 1, 2])],
@@ -188,6 +211,44 @@ def test_ids_that_mean_no_label(
             write_map(tmp_path / f"{split}_label/{number}.png", number, mode=mode)
     data = pairs(tmp_path, labels=3, ignore_label=ignore_label)
     assert [int(batch.labels[0, 0, 0]) for batch in data.evaluation()] == numbers
+
+
+def packed(bits: int, numbers: list[int]) -> bytes:
+    """A row of numbers of so many bits."""
+    text = "".join(f"{number:0{bits}b}" for number in numbers)
+    text += "0" * (-len(text) % 8)
+    return int(text, 2).to_bytes(len(text) // 8, "big")
+
+
+def grey_png(bits: int, numbers: list[int]) -> bytes:
+    """A PNG of one row of grey values; Pillow writes none of less than 8 bits."""
+    header = struct.pack(">IIBBBBB", len(numbers), 1, bits, 0, 0, 0, 0)
+    row = zlib.compress(b"\0" + packed(bits, numbers))
+    content = b"\x89PNG\r\n\x1a\n"
+    for name, part in ((b"IHDR", header), (b"IDAT", row), (b"IEND", b"")):
+        content += struct.pack(">I", len(part)) + name + part
+        content += struct.pack(">I", zlib.crc32(name + part))
+    return content
+
+
+def grey_tiff(bits: int, numbers: list[int]) -> bytes:
+    """The same as TIFF."""
+    row, width = packed(bits, numbers), len(numbers)
+    tags = {256: width, 257: 1, 258: bits, 259: 1, 262: 1, 273: 0, 277: 1, 278: 1, 279: len(row)}
+    tags[273] = 8 + 2 + 12 * len(tags) + 4  # where the row begins
+    entries = [struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items()]
+    return b"".join((b"II*\0\x08\0\0\0", struct.pack("<H", len(tags)), *entries, bytes(4), row))
+
+
+@pytest.mark.parametrize("written", [grey_png, grey_tiff])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_ids_do_not_depend_on_the_bits_of_a_file(
+    bits: int, written: Callable[[int, list[int]], bytes], tmp_path: Path
+) -> None:
+    numbers = [0, 1, 3, 2, 2**bits - 1, 2**bits - 2, 0]
+    path = tmp_path / "map"
+    path.write_bytes(written(bits, numbers))
+    assert list(MapFiles([str(path)]).open(0).tobytes()) == numbers
 
 
 def test_what_is_wrong_with_pairs(tmp_path: Path) -> None:

@@ -256,6 +256,19 @@ def test_checkpoints_and_folders_are_checked_before_a_job_starts(tmp_path: Path)
         check_request(run, good)
 
 
+def test_the_order_of_frames_is_checked_before_a_job_starts(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "checkpoints" / "step-00000003").mkdir(parents=True)
+    options = request(tmp_path, instances=tmp_path)
+    for number in (2, 10):
+        (options["input"] / f"{number}.png").touch()
+    write_job_json(run, plain_train("spade"))
+    check_request(run, options)  # they are images, not frames
+    write_job_json(run, plain_video())
+    with pytest.raises(InputError, match=r"10 is before .*2, by their numbers after it"):
+        check_request(run, options)
+
+
 def test_a_relative_image_of_the_run_is_found_from_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

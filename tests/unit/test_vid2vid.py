@@ -18,6 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor, nn
 from torchvision.transforms.functional import pil_to_tensor
 
+from hpc_amp.data.errors import DataError
 from hpc_amp.distributed.world import World
 from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.generation import Request
@@ -102,6 +103,18 @@ def test_wrong_keys_are_refused() -> None:
     assert check(vid2vid={"regions": {"labels": [0, 4]}}) == "vid2vid.regions.labels"
     assert check(vid2vid={"regions": {"labels": [0], "size": 4}}) == "vid2vid.regions.layers"
     assert check(images={"inputs": "images"}) == "vid2vid.regions.labels"
+
+
+def test_a_sequence_that_is_too_short_to_be_judged_is_refused() -> None:
+    short = {"synthetic": {"train": 4, "test": 1, "frames": 2}}
+    task = build_task(settings(**plain_train(images=short)), World(), CPU)
+    with pytest.raises(
+        DataError,
+        match="the sequence of image 0 has 2 frames, and the temporal discriminator judges 3 tog",
+    ):
+        task.prepare_data()
+    untimed = plain_train(images=short, vid2vid={"temporal": {"scales": 0}})
+    assert build_task(settings(**untimed), World(), CPU).prepare_data().samples == 4
 
 
 def test_the_first_weights_are_drawn_in_a_fixed_order(monkeypatch: pytest.MonkeyPatch) -> None:

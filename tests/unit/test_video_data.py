@@ -20,8 +20,12 @@ from hpc_amp.config.schema import from_plain
 from hpc_amp.data.decode import to_pixels
 from hpc_amp.data.errors import DataError
 from hpc_amp.distributed.world import World
+from hpc_amp.errors import InputError
+from hpc_amp.gan.data.folders import FolderError
 from hpc_amp.gan.data.reading import DrawnImages
 from hpc_amp.gan.data.training import Prepared, prepare_videos
+from hpc_amp.gan.generation import Request
+from hpc_amp.gan.inputs import images_below
 from hpc_amp.gan.video.batches import VideoBatch, conditions
 from hpc_amp.gan.video.config import FrameCounts, SyntheticVideos, VideoData, flow_source
 from hpc_amp.gan.video.flows import estimated_flows, read_flow, write_flow
@@ -231,6 +235,29 @@ def test_a_folder_in_a_sequence_is_another_sequence(tmp_path: Path) -> None:
     assert files.lengths == (4, 4)
     folders = [str(Path(path).parent.name) for path in files.frames.images]
     assert folders == [*["scene 0"] * 4, *["frame-001b"] * 4]
+
+
+def test_frames_are_in_the_order_of_names_and_of_numbers(tmp_path: Path) -> None:
+    """The same one in training and generation, also where a name is the beginning of another."""
+    folders = [tmp_path / part / "scene" for part in ("train_A", "train_B", "test_A", "test_B")]
+    ordered = ["a", "a-1", "a10", "a2b", "b1x", "b1y", "b2x", "b9"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        for name in ordered:
+            (folder / f"{name}.png").touch()
+    data = from_plain(VideoData, {"name": "folder", "root": str(tmp_path), "flow": "none"})
+    trained, _ = data.scan_sequences()
+    assert [Path(path).stem for path in trained.frames.images] == ordered
+    inputs = tmp_path / "test_A"
+    (generated,) = Request(inputs, images_below(inputs)).sequences()
+    assert [path.stem for path in generated] == ordered
+    for folder in folders:
+        (folder / "b10x.png").touch()
+    said = r"by their names, .*scene/b10x is before .*scene/b1x, by their numbers after it: give"
+    with pytest.raises(FolderError, match=said):
+        data.scan_sequences()
+    with pytest.raises(InputError, match=said):
+        Request(inputs, images_below(inputs)).sequences()
 
 
 def test_flow_is_estimated_from_frames_where_there_is_none(tmp_path: Path) -> None:

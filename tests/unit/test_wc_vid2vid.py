@@ -232,6 +232,13 @@ def test_a_perfect_generator_has_the_best_metrics(tmp_path: Path) -> None:
     assert 3 * 2 / 38 < made.metrics["revisit_error"] < 1
 
 
+def test_a_metric_that_nothing_counts_for_is_left_out(tmp_path: Path) -> None:
+    """Not 0, which is the best one: of two frames, none can show anything again."""
+    made = wc_vid2vid(tmp_path, images={"frames": {"first": 3, "most": 5, "evaluation": 2}})
+    made.evaluate()
+    assert made.metrics.keys() == set(METRICS) - {"revisit_error", "revisit_error_real"}
+
+
 def test_wrong_keys_are_refused() -> None:
     def check(**train: Any) -> str:
         config = settings(**plain_train(**train))

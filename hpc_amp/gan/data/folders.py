@@ -309,18 +309,27 @@ def _subfolders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
 
 
-def _images(folder: Path, ending: str = "") -> list[str]:
-    """The image files in a folder and those below, in the order of their names. Raises FolderError
-    if there is no image."""
+def images_in(folder: Path) -> list[str]:
+    """The paths of the image files in a folder and those below, in the order of their names. What
+    has a name that begins with a dot is no data, nor is what a folder of such a name holds."""
     paths = []
-    for place, _, names in os.walk(folder, followlinks=True):
-        for name in names:
-            stem, suffix = os.path.splitext(name)
-            if suffix.lower() in SUFFIXES and stem.endswith(ending) and name[0] != ".":
-                paths.append(os.path.join(place, name))
+    for place, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if name[0] != "."]
+        paths += [
+            os.path.join(place, name)
+            for name in names
+            if name[0] != "." and os.path.splitext(name)[1].lower() in SUFFIXES
+        ]
+    return sorted(paths)
+
+
+def _images(folder: Path, ending: str = "") -> list[str]:
+    """Those of `images_in` whose names have this ending before the suffix. Raises FolderError if
+    there is no image."""
+    paths = [path for path in images_in(folder) if os.path.splitext(path)[0].endswith(ending)]
     if not paths:
         raise FolderError(f"no images in {folder}")
-    return sorted(paths)
+    return paths
 
 
 def by_name(folder: Path, ending: str = "") -> dict[str, str]:

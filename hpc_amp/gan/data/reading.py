@@ -14,6 +14,7 @@ from random import Random
 
 import torch
 from PIL import Image
+from PIL.ImageFile import ImageFile
 from torch import Tensor
 
 from hpc_amp.data.decode import to_pixels
@@ -201,7 +202,7 @@ class MapSource(ABC):
 
 
 class MapFiles(MapSource):
-    """Image files whose pixels are numbers of 8 or 16 bits, or numbers of a palette. With
+    """Image files whose pixels are numbers of 2 to 16 bits, or numbers of a palette. With
     `colours`, pixels may have colours, too: each stands for a number."""
 
     def __init__(self, paths: Sequence[str], *, colours: bool = False) -> None:
@@ -211,19 +212,23 @@ class MapFiles(MapSource):
     def open(self, number: int) -> Image.Image:
         """A map. Raises DataError where it cannot be read, or has colours instead of numbers."""
         path = self.paths[number]
-        image: Image.Image
+        image: ImageFile
         try:
             with Image.open(path) as image:
                 if image.mode in ("L", "P"):
+                    step = _grey_step(image)
                     # Not converted: that would make the colours of a palette grey.
-                    return Image.frombytes("L", image.size, image.tobytes())
+                    numbers = Image.frombytes("L", image.size, image.tobytes())
+                    if step == 1:
+                        return numbers
+                    return numbers.point([grey // step for grey in range(256)])
                 if image.mode.startswith("I"):
                     return image.convert("I")
                 if self.colours and image.mode in ("RGB", "RGBA"):
                     return _number_colours(image)
                 raise DataError(
                     f"the map {path} is of the mode {image.mode}: each pixel has to be a number of "
-                    "8 or 16 bits, or the number of a colour in a palette"
+                    "2 to 16 bits, or the number of a colour in a palette"
                 )
         except UNREADABLE as error:
             raise DataError(f"the map {path} cannot be read: {error}") from error
@@ -231,6 +236,17 @@ class MapFiles(MapSource):
     def name(self, number: int) -> str:
         """Its path."""
         return self.paths[number]
+
+
+def _grey_step(image: ImageFile) -> int:
+    """What Pillow multiplies the numbers in a file by, whose pixels are not read yet: it spreads
+    grey values of 2 and 4 bits over those of 8 bits."""
+    steps = {"L;2": 85, "L;4": 17}
+    for tile in image.tile:
+        for name, step in steps.items():
+            if name in (tile[3] or ()):
+                return step
+    return 1
 
 
 def _number_colours(image: Image.Image) -> Image.Image:

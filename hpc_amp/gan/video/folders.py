@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,6 +16,7 @@ from typing import Literal
 from hpc_amp.gan.data.folders import FolderError, PairedFiles, by_name, check_partners
 
 _TESTS = ("test", "val")
+_NUMBER = re.compile("[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +123,10 @@ def _scan_split(
             raise FolderError(f"no maps of instances in {folder}: set instances=false")
         maps = by_name(folder)
         check_partners(frames, maps, made, folder)
-    # A folder of a sequence may have folders, which are other sequences.
-    names = sorted(frames, key=lambda name: (os.path.dirname(name), name))
-    sequences = [list(group) for _, group in itertools.groupby(names, os.path.dirname)]
-    if "" in {os.path.dirname(name) for name in names}:
+    if not all(map(os.path.dirname, frames)):
         raise FolderError(f"{made} has frames outside of the folders of sequences")
+    sequences = in_sequences(frames)
+    names = list(itertools.chain(*sequences))
     paths, shown_paths = [frames[name] for name in names], [partners[name] for name in names]
     files = PairedFiles(
         paths,
@@ -136,6 +137,29 @@ def _scan_split(
     flows = _flows(root / f"{split}_flow", sequences) if flow else None
     shown_points = _points(root / f"{split}_points", names) if points else None
     return VideoFiles(files, tuple(map(len, sequences)), flows, shown_points)
+
+
+def in_sequences(frames: Iterable[str]) -> list[list[str]]:
+    """The paths of frames, without their suffixes, as sequences: each folder is one, without the
+    folders in it, and its frames are in the order of their names. Raises FolderError where the
+    numbers in names have another order."""
+    ordered = sorted(frames, key=lambda frame: (os.path.dirname(frame), frame))
+    sequences = [list(group) for _, group in itertools.groupby(ordered, os.path.dirname)]
+    for sequence in sequences:
+        before: dict[str, tuple[list[int], str]] = {}
+        """The newest of the frames whose names are equal but for their numbers, and its numbers."""
+        for frame in sequence:
+            name = os.path.basename(frame)
+            numbers = [int(digits) for digits in _NUMBER.findall(name)]
+            kind = _NUMBER.sub("0", name)
+            last, other = before.get(kind, (numbers, frame))
+            if numbers < last:
+                raise FolderError(
+                    f"by their names, {other} is before {frame}, by their numbers after it: give "
+                    "all frames numbers with as many digits, such as 002 and 010"
+                )
+            before[kind] = numbers, frame
+    return sequences
 
 
 def _points(folder: Path, names: Sequence[str]) -> list[str]:

@@ -126,19 +126,21 @@ class ReferenceSet(VideoSet):
         return sample
 
     def references_of(self, members: Sequence[int], seed: int, *, training: bool) -> list[int]:
-        """The numbers of the references of one sample among `sources`. In training they are random
-        frames of the sequence outside of the sample, if there are enough of them."""
+        """The numbers of the references of one sample among `sources`. If the sequence has enough
+        frames, they are outside of the sample: random ones in training, evenly spaced ones in an
+        evaluation."""
         sequence, wanted = members[0], self.data.references
         if self.given_starts is not None:
             first = self.given_starts[sequence]
             return list(range(first, first + wanted))
-        first, length = self.starts[sequence], self.lengths[sequence]
-        if not training:
-            return [first + (place + 1) * length // wanted - 1 for place in range(wanted)]
+        whole = range(*self.starts[sequence : sequence + 2])
         shown = self.frames_of(members, seed, training=training)
-        others = [number for number in range(first, first + length) if number not in shown]
-        among = others if len(others) >= wanted else range(first, first + length)
-        return Random(f"{seed} references").sample(among, wanted)
+        others = [number for number in whole if number not in shown]
+        among = others if len(others) >= wanted else whole
+        if training:
+            return Random(f"{seed} references").sample(among, wanted)
+        chosen = _evenly_spaced(whole, wanted)
+        return _evenly_spaced(among, wanted) if set(chosen) & set(shown) else chosen
 
     def batch(self, members: Members, seeds: Tensor) -> ReferenceBatch:
         """The batch that tasks get."""
@@ -157,3 +159,8 @@ class ReferenceSet(VideoSet):
             reference_known=known,
             colours=members.get("colours"),
         )
+
+
+def _evenly_spaced(numbers: Sequence[int], wanted: int) -> list[int]:
+    """So many of the numbers, the last one among them."""
+    return [numbers[(place + 1) * len(numbers) // wanted - 1] for place in range(wanted)]

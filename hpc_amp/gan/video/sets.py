@@ -43,9 +43,15 @@ class VideoSet(SampleSet[VideoBatch]):
         self.points = points
         self.data = data
         self.starts = (0, *itertools.accumulate(lengths))
-        if min(lengths) < 2:
-            short = parts.images.name(self.starts[self.lengths.index(min(lengths))])
-            raise DataError(f"the sequence of {short} has one frame, and each needs two")
+        self.check_lengths(2, "each needs two")
+
+    def check_lengths(self, least: int, reason: str) -> None:
+        """Raise DataError, with the `reason`, where a sequence has fewer than `least` frames."""
+        found = min(self.lengths)
+        if found < least:
+            short = self.pairs.parts.images.name(self.starts[self.lengths.index(found)])
+            frames = "one frame" if found == 1 else f"{found} frames"
+            raise DataError(f"the sequence of {short} has {frames}, and {reason}")
 
     def order(self, seed: int, epoch: int) -> Tensor:
         """The sequence of each sample, and how many frames it has: int64 [samples, 2]."""

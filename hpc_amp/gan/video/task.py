@@ -31,6 +31,7 @@ from hpc_amp.gan.video.consistency import (
 from hpc_amp.gan.video.discriminators import PartsDiscriminator, judge_parts, time_windows
 from hpc_amp.gan.video.networks import SequenceGenerator
 from hpc_amp.gan.video.regions import crop, squares
+from hpc_amp.gan.video.sets import VideoSet
 from hpc_amp.tasks.base import Losses, Networks, Phase, TrainingData
 
 TEMPORAL, REGION = f"temporal_{DISCRIMINATOR}", f"region_{DISCRIMINATOR}"
@@ -62,7 +63,8 @@ class VideoGan(ComparedGan):
     Metrics: `frechet_random`, `l1`, `psnr`, `ssim` of frames against the true ones, on the
     synthetic set `label_agreement`, and with reference flow `flow_error`, `warping_error` and
     `warping_error_real` (see `hpc_amp.gan.video.consistency`). With points, `revisit_error` and
-    `revisit_error_real`; with `evaluation.round_trip`, `round_trip`.
+    `revisit_error_real`; with `evaluation.round_trip`, `round_trip`. One that nothing counts for is
+    left out: so where no flow is known, or no point is seen again.
     """
 
     counts: ClassVar[Mapping[str, str]] = {
@@ -85,6 +87,14 @@ class VideoGan(ComparedGan):
     def prepare_data(self) -> TrainingData:
         """Find or draw the sequences, and read the weights of the perceptual network."""
         self.data = self.prepare_sequences()
+        sequences, temporal = self.data.training.set, self.train.networks.temporal
+        assert isinstance(sequences, VideoSet)
+        if temporal.scales:
+            sequences.check_lengths(
+                temporal.frames,
+                f"the temporal discriminator judges {temporal.frames} together: remove the "
+                f"sequence, or set train.{self.train.section}.temporal.frames to less",
+            )
         self.prepare_measures(self.train.networks.losses)
         return self.data.training
 
@@ -290,8 +300,9 @@ class VideoGan(ComparedGan):
         """The metrics of the class. A collective call."""
         found = self._distances.distances()
         for name, value in sums.items():
-            if name != "images" and name not in self.counts.values():
-                found[name] = value / max(sums[self.counts.get(name, "images")], 1.0)
+            count = sums[self.counts.get(name, "images")]
+            if name != "images" and name not in self.counts.values() and count > 0:
+                found[name] = value / count
         return found
 
     def picture_rows(self, networks: Networks) -> Tensor:

@@ -49,7 +49,7 @@ class ReferenceNetwork:
     """Length of the code."""
     rank: Annotated[Count, NETWORK] = 16
     """Rank of the part of a convolution's weights that depends on the code."""
-    blocks: Annotated[Natural, NETWORK] = 4
+    blocks: Annotated[Count, NETWORK] = 4
     """The generator's last blocks, so many, have such weights in their normalisations."""
 
     @property
@@ -75,7 +75,7 @@ class FsVid2vidNetworks(VideoNetworks):
 
     previous: Annotated[Count, NETWORK] = 1
     """Earlier frames that a frame is made from."""
-    warped_stages: Annotated[Natural, NETWORK] = 2
+    warped_stages: Annotated[Count, NETWORK] = 2
     """The generator's last blocks, so many, see the warped reference and the warped frame before in
     their normalisations, besides the label map."""
     references: ReferenceNetwork = field(default_factory=ReferenceNetwork)

@@ -62,6 +62,9 @@ class FirstFrame:
 class GuidedNetworks(VideoNetworks):
     """The networks, and the weights of the losses."""
 
+    warped_stages: Annotated[Count, NETWORK] = 3
+    """The generator's last blocks, so many, see the warped frame before in their normalisations,
+    besides the label map and the colours of points."""
     partial: Annotated[bool, NETWORK] = False
     """See the colours of points by partial convolutions, which leave out the pixels without one."""
     keep_colours: Annotated[bool, NETWORK] = False
