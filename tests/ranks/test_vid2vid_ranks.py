@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from support.rank_trainings import PARITY, run_on
+from support.rank_trainings import PARITY, run_on, train_all
+from support.training import curve
 from support.vid2vid import LOSSES, METRICS, plain_train
-from support.video import write_videos
+from support.video import write_faces, write_videos
 from support.video_checks import check_ranks
 from support.warm import Warm
 
@@ -37,3 +38,21 @@ def test_two_ranks_train_resume_and_generate_as_one(warm: Warm, tmp_path: Path) 
     assert "rank 0: 8 images in" in said and "rank 1: 4 images in" in said
     assert len(made[1]) == 12 and made[2] == made[1]
     assert "scene 2/frame-003.png" in made[1]
+
+
+def test_two_ranks_judge_the_faces_of_all_frames_as_one(warm: Warm, tmp_path: Path) -> None:
+    """Where the parts of a batch have different numbers of them."""
+    write_videos(tmp_path / "data", sequences=4)
+    write_faces(tmp_path / "data")
+    for frame in (0, 2, 3):
+        path = tmp_path / f"data/train_poses/scene 0/frame-00{frame}_keypoints.json"
+        path.write_text('{"people": []}')
+    images = {"name": "folder", "root": str(tmp_path / "data"), "regions": ["face"]}
+    plain = plain_train(images=images, vid2vid={"regions": {"labels": []}}, **PARITY, epochs=3)
+    runs = {ranks: tmp_path / f"run-{ranks}" for ranks in (1, 2)}
+    train_all(warm, tmp_path, {ranks: [(run, plain, 0)] for ranks, run in runs.items()})
+    for loss in ("region_d", "region_gan", "region_features"):
+        one, two = (curve(run, f"train/{loss}") for run in runs.values())
+        assert [step for step, _ in two] == [step for step, _ in one] == [1, 2, 3]
+        assert [value for _, value in two] == pytest.approx([v for _, v in one], rel=1e-3)
+        assert all(value > 0 for _, value in one)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -38,3 +39,16 @@ def write_videos(
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_flow(path, frame.flow, frame.known)
     return drawn
+
+
+def write_faces(root: Path) -> None:
+    """Key points as OpenPose writes them, for the training frames that `write_videos` has written:
+    a face of 6 x 4 pixels, which moves down. The second frames of sequences have nobody."""
+    for frame in sorted((root / "train_B").rglob("*.png")):
+        number = int(frame.stem.removeprefix("frame-"))
+        parts = [place / 69 for place in range(70)]
+        points = [value for part in parts for value in (4 + 6 * part, 4 + number + 4 * part, 0.9)]
+        people = [{"face_keypoints_2d": points}] if number != 1 else []
+        path = root / "train_poses" / frame.parent.name / f"{frame.stem}_keypoints.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"people": people}))

@@ -16,7 +16,7 @@ from hpc_amp.data.errors import DataError
 from hpc_amp.distributed.world import World
 from hpc_amp.gan.data.training import prepare_videos
 from hpc_amp.gan.video.config import VideoData
-from hpc_amp.gan.video.poses import _LINES, draw_poses, main, read_poses
+from hpc_amp.gan.video.poses import _LINES, Figure, draw_poses, main, read_poses
 
 
 def pose(*found: tuple[int, float, float], points: int = 25, **parts: Any) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def test_every_point_of_a_figure_is_drawn(points: int) -> None:
     colours = set()
     for number, (first, last) in enumerate(lines):
         alone = [point if place in (first, last) else None for place, point in enumerate(figure)]
-        image = draw_poses([alone], points, 1)
+        image = draw_poses([Figure("pose", alone)], points, 1)
         assert image.getpixel((first, 0)) == image.getpixel((last, 0)) != (0, 0, 0), number
         colours.add(image.getpixel((first, 0)))
     assert len(colours) == len(lines)
@@ -68,11 +68,12 @@ def test_faces_and_hands_of_openpose_and_landmarks_of_dlib(tmp_path: Path) -> No
     hand = [value for number in range(21) for value in (number, 2.0, 1.0)]
     path = write(tmp_path / "a.json", pose(hand_left_keypoints_2d=hand, face_keypoints_2d=[]))
     body, left = read_poses(path)
-    assert body == [None] * 25 and left[20] == (20.0, 2.0)
+    assert body == ("pose", [None] * 25)
+    assert left.part == "hand_left" and left.points[20] == (20.0, 2.0)
     for separator in (",", " "):
         (tmp_path / "b.txt").write_text("".join(f"{n}{separator}{n + 0.5}\n" for n in range(68)))
         (face,) = read_poses(tmp_path / "b.txt")
-        assert len(face) == 68 and face[67] == (67.0, 67.5)
+        assert face.part == "face" and len(face.points) == 68 and face.points[67] == (67.0, 67.5)
     assert read_poses(write(path)) == []
 
 

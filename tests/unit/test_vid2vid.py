@@ -12,7 +12,7 @@ from PIL import Image
 from support.gan_checks import check_number_formats, check_phases
 from support.training import CPU, settings
 from support.vid2vid import LOSSES, METRICS, plain_train, vid2vid
-from support.video import write_videos
+from support.video import write_faces, write_videos
 from support.video_checks import check_generated, check_resume_where_sequences_grow, forward_passes
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from torchvision.transforms.functional import pil_to_tensor
 from hpc_amp.data.errors import DataError
 from hpc_amp.distributed.world import World
 from hpc_amp.errors import KeyProblem
+from hpc_amp.gan.data.reading import View
 from hpc_amp.gan.generation import Request
 from hpc_amp.gan.inputs import images_below
 from hpc_amp.gan.video.batches import VideoBatch, conditions
@@ -28,11 +29,13 @@ from hpc_amp.gan.video.config import FlowNetwork
 from hpc_amp.gan.video.consistency import consistency_sums, flow_loss
 from hpc_amp.gan.video.discriminators import time_windows
 from hpc_amp.gan.video.networks import FlowEstimator
-from hpc_amp.gan.video.regions import crop, squares
+from hpc_amp.gan.video.poses import Figure, Point
+from hpc_amp.gan.video.regions import crop, squares, squares_of_points
 from hpc_amp.gan.video.warp import correlation, warp
 from hpc_amp.tasks.build import build_task
 
 pytestmark = pytest.mark.usefixtures("one_thread", "seed_zero")
+REGIONS = {"labels": [], "size": 8, "width": 4, "layers": 1}
 
 
 def test_each_phase_moves_all_of_its_networks_and_nothing_else(tmp_path: Path) -> None:
@@ -103,6 +106,10 @@ def test_wrong_keys_are_refused() -> None:
     assert check(vid2vid={"regions": {"labels": [0, 4]}}) == "vid2vid.regions.labels"
     assert check(vid2vid={"regions": {"labels": [0], "size": 4}}) == "vid2vid.regions.layers"
     assert check(images={"inputs": "images"}) == "vid2vid.regions.labels"
+    assert check(images={"regions": ["face"]}) == "images.regions"
+    small = {"labels": [], "size": 4}
+    faces = {"name": "folder", "inputs": "images", "regions": ["face"]}
+    assert check(images=faces, vid2vid={"regions": small}) == "vid2vid.regions.layers"
 
 
 def test_a_sequence_that_is_too_short_to_be_judged_is_refused() -> None:
@@ -290,6 +297,101 @@ def test_only_frames_with_a_region_count_and_parts_of_a_batch_add_up(tmp_path: P
     judge = made.networks["region_discriminator"]
     gradients = torch.autograd.grad(none["region_d"], list(judge.parameters()), allow_unused=True)
     assert all(gradient is not None and not gradient.any() for gradient in gradients)
+
+
+def body(**found: tuple[float, float]) -> Figure:
+    """A body of 25 points, of which those with these numbers were found, such as `p15`."""
+    points: list[Point] = [found.get(f"p{number}") for number in range(25)]
+    return Figure("pose", points)
+
+
+def test_squares_of_key_points_by_hand() -> None:
+    """A view of columns 4 to 12 and rows 0 to 8 of a frame of 12 x 12 pixels, twice as large."""
+    view = View(16, 16, (24,), down=0.0, right=1.0, mirror=False)
+    assert view.box(12, 12) == (4, 0, 12, 8)
+
+    def square(region: str, *figures: Figure, mirror: bool = False) -> list[float]:
+        seen = dataclasses.replace(view, mirror=mirror)
+        (found,) = squares_of_points(figures, [region], 12, 12, seen).tolist()
+        return found
+
+    hand = Figure("hand_left", [(5, 2), None, (7, 6)])
+    # Pixel 6 of the frame is pixels 4 and 5 of the view.
+    assert square("hand_left", hand) == [4.5, 8.5, 1.5 * 8]
+    assert square("hand_left", hand, mirror=True) == [16 - 1 - 4.5, 8.5, 1.5 * 8]
+    assert square("hand_right", hand) == square("face", hand) == [0, 0, 0]
+    # Nose and an ear; a hip is no part of the head, and the largest of several people counts.
+    small = body(p0=(6, 2), p17=(7, 2), p8=(6, 7))
+    large = body(p0=(9, 3), p18=(11, 3))
+    assert square("head", small) == [5.5, 4.5, 1.5 * 2]
+    assert square("head", small, large) == square("head", large, small) == [12.5, 6.5, 1.5 * 4]
+    assert square("head", body(p8=(6, 7))) == square("head") == [0, 0, 0]
+    assert square("face", Figure("face", [(float("nan"), 6), (6, 7)])) == [0, 0, 0]
+    # A single point has no extent, and this middle is left of the view.
+    assert square("face", Figure("face", [(6, 6), None]))[2] == 0
+    assert square("face", Figure("face", [(2, 2), (4, 2)]))[2] == 0
+    assert square("face", Figure("face", [(3, 2), (6, 2)]))[2] > 0
+    both = squares_of_points([hand, small], ["head", "hand_left"], 12, 12, view)
+    assert both.dtype == torch.float32 and both[:, 2].tolist() == [3, 12]
+
+
+@pytest.fixture
+def faces(tmp_path: Path) -> dict[str, Any]:
+    """Keys of `train` for video whose frames have a face."""
+    write_videos(tmp_path / "data", sequences=4)
+    write_faces(tmp_path / "data")
+    keys = {"name": "folder", "root": str(tmp_path / "data"), "regions": ["face"], "flip": False}
+    return {"images": {**keys, "instances": False}, "adversarial": {"r1": 0.0}}
+
+
+def test_only_frames_with_key_points_count(tmp_path: Path, faces: dict[str, Any]) -> None:
+    """What is around a face does not count, and where nobody has one, losses are 0."""
+    faces["images"]["frames"] = {"first": 4}
+    made = vid2vid(tmp_path / "run", vid2vid={"regions": REGIONS}, **faces)
+    task: Any = made.task
+    for network in made.networks.values():
+        network.eval()
+    ((batch,), *_) = made.data.epoch(0)
+    wanted = torch.tensor([[7.0, 6, 9], [0, 0, 0], [7, 8, 9], [7, 9, 9]])
+    torch.testing.assert_close(batch.regions, wanted[:, None].expand(4, 4, 1, 3))
+
+    def loss(**changes: Any) -> Tensor:
+        changed = dataclasses.replace(batch, **changes)
+        found: Tensor = task.discriminator_losses(changed, made.networks)["region_d"]
+        return found
+
+    whole = loss()
+    outside, inside = batch.images.clone(), batch.images.clone()
+    outside[:, 1] = 0.5  # nobody is here
+    outside[:, 0, :, 12:] = 0.5
+    inside[:, 0, :, 4:9, 4:11] = 0.5
+    assert whole > 0 and whole.dtype == torch.float32
+    torch.testing.assert_close(loss(images=outside), whole)
+    assert abs(loss(images=inside) - whole) > 1e-4
+    nobody = torch.zeros_like(batch.regions)
+    none = loss(regions=nobody)
+    judge = made.networks["region_discriminator"]
+    gradients = torch.autograd.grad(none, list(judge.parameters()), allow_unused=True)
+    assert none == 0
+    assert all(gradient is not None and not gradient.any() for gradient in gradients)
+
+
+def test_faces_are_judged_beside_labels_and_evaluations_need_none(
+    tmp_path: Path, faces: dict[str, Any]
+) -> None:
+    """A file that is missing is named."""
+    made = vid2vid(tmp_path / "run", **faces)
+    judge: Any = made.networks["region_discriminator"]
+    judged: list[int] = []
+    judge.register_forward_hook(lambda _, inputs, __: judged.append(len(inputs[0])))
+    made.train_step(next(made.data.epoch(0)))
+    assert judged == [3, 3]  # two labels and the face, once in each phase
+    (evaluated,) = made.task.evaluation_batches()  # type: ignore[attr-defined]
+    assert evaluated.regions is None
+    missing = tmp_path / "data/train_poses/scene 1/frame-002_keypoints.json"
+    missing.unlink()
+    with pytest.raises(DataError, match=f"there are no key points {missing}, nor scene 1/frame"):
+        vid2vid(tmp_path / "next", **faces)
 
 
 def _part(batch: VideoBatch, part: slice) -> VideoBatch:

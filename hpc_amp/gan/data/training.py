@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -44,6 +45,7 @@ from hpc_amp.gan.video.config import ReferenceData, VideoData
 from hpc_amp.gan.video.flows import FlowSource, estimated_flows, read_flow
 from hpc_amp.gan.video.folders import VideoFiles
 from hpc_amp.gan.video.points import PointSource, read_points
+from hpc_amp.gan.video.poses import Figure, PoseSource, read_poses
 from hpc_amp.gan.video.references import ReferenceSet, Truth
 from hpc_amp.gan.video.sets import VideoSet
 from hpc_amp.gan.video.synthetic import DrawnIdentities, DrawnVideos, VideoFrame
@@ -192,9 +194,9 @@ def _video_files(files: VideoFiles, data: VideoData) -> VideoSet:
 
 def _truth_files(
     files: VideoFiles, parts: PairedParts, data: VideoData
-) -> tuple[FlowSource | None, PointSource | None]:
-    """Flows and points in files, as far as `data` wants them."""
-    paths, of_points = files.flows, files.points
+) -> tuple[FlowSource | None, PointSource | None, PoseSource | None]:
+    """Flows, points and poses in files, as far as `data` wants them."""
+    paths, of_points, of_poses = files.flows, files.points, files.poses
 
     def flow(number: int) -> tuple[Tensor, Tensor]:
         assert paths is not None
@@ -206,7 +208,15 @@ def _truth_files(
         assert of_points is not None
         return read_points(of_points[number], size)
 
-    return _flows(flow, parts, data), None if of_points is None else points
+    def poses(number: int) -> list[Figure]:
+        assert of_poses is not None
+        return read_poses(Path(of_poses[number]))
+
+    return (
+        _flows(flow, parts, data),
+        None if of_points is None else points,
+        None if of_poses is None else poses,
+    )
 
 
 def prepare_references(

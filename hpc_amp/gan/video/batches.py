@@ -33,10 +33,12 @@ class VideoBatch:
     `hpc_amp.gan.video.warp`). None without reference flow."""
     known: Tensor | None = None
     """bool [B, T - 1, H, W]: where `flows` is known, the point is visible in the frame before."""
-
     points: Tensor | None = None
     """int64 [B, T, H, W]: the point of the scene that a pixel shows, -1 where none is known (see
     `hpc_amp.gan.video.points`). None without points."""
+    regions: Tensor | None = None
+    """float32 [B, T, R, 3]: the squares around key points (see
+    `hpc_amp.gan.video.regions.squares_of_points`). None without key points, and in evaluations."""
 
     def __len__(self) -> int:
         return len(self.seeds)
@@ -71,7 +73,7 @@ class VideoBatch:
             for name, value in values.items()
             if value is not None
         }
-        return dataclasses.replace(self, **both, flows=None, known=None)
+        return dataclasses.replace(self, **both, flows=None, known=None, regions=None)
 
 
 def conditions(batch: VideoBatch, config: PairedData) -> Tensor:

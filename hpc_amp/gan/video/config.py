@@ -79,6 +79,17 @@ def flow_source(value: str) -> None:
         raise ValueError(f"{value!r} is none of known, dis, none and package.module:function")
 
 
+REGIONS = ("face", "head", "hand_left", "hand_right")
+"""Parts of people that key points show: a face and hands by those of their own, and a head by nose,
+eyes and ears of the body."""
+
+
+def known_regions(value: list[str]) -> None:
+    """A check that a list has different names of `REGIONS`."""
+    if not {*value} <= {*REGIONS} or len({*value}) != len(value):
+        raise ValueError(f"{value} is not different ones of {', '.join(REGIONS)}")
+
+
 @dataclass(kw_only=True, slots=True, frozen=True)
 class VideoData(PairedData):
     """Sequences of frames, each frame with a label map or another image that it is made from."""
@@ -94,6 +105,9 @@ class VideoData(PairedData):
     """The point of the scene that each pixel shows, with the same number in all frames. `known`:
     that of the synthetic set, or of files (`train_points/SEQUENCE/FRAME.npy`). With points, an
     evaluation measures places that are seen again."""
+    regions: Annotated[list[str], known_regions, NETWORK] = field(default_factory=list)
+    """Parts of people that get a discriminator each: `face`, `head`, `hand_left`, `hand_right`.
+    They are found by key points in files (`train_poses/SEQUENCE/FRAME.json`, or `.txt`)."""
     synthetic: Annotated[SyntheticVideos, SAMPLES] = field(default_factory=SyntheticVideos)
     """Size of the synthetic set, where it is used. It has `labels` labels, but at most 8."""
 
@@ -106,6 +120,7 @@ class VideoData(PairedData):
             reverse=self.reverse,
             flow=self.flow == "known",
             points=self.points == "known",
+            poses=bool(self.regions),
         )
 
     def found(self) -> str:
@@ -208,8 +223,9 @@ class NoTemporalJudges(TemporalJudges):
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class RegionJudges:
-    """The discriminators of regions, such as faces and hands: one for each of the `labels`. It sees
-    the square around all pixels of its label, in each frame that has some."""
+    """The discriminators of regions, such as faces and hands: one for each of the `labels`, and one
+    for each of `images.regions`. It sees the square around all pixels of its label, or around its
+    key points, in each frame that has some."""
 
     labels: Annotated[list[int], NETWORK] = field(default_factory=list)
     """Labels of the regions, by their channels: with `images.ignore_label`, ids above it count one
@@ -285,6 +301,11 @@ class VideoTrain(PairedTrain):
         found: VideoNetworks = getattr(self, self.section)
         return found
 
+    @property
+    def regions(self) -> int:
+        """How many regions have a discriminator."""
+        return len(self.networks.regions.labels) + len(self.images.regions)
+
     def halvings(self) -> Iterator[Halvings]:
         """Those of all networks."""
         networks, section = self.networks, self.section
@@ -327,16 +348,22 @@ class VideoTrain(PairedTrain):
                 )
 
     def _check_regions(self) -> None:
-        """That there are the labels of regions, and that crops have the size that judging needs.
-        Raises KeyProblem."""
+        """That there are the labels and key points of regions, and that crops have the size that
+        judging needs. Raises KeyProblem."""
         regions, key = self.networks.regions, f"{self.section}.regions"
-        if not regions.labels:
+        if not self.regions:
             return
-        if self.images.inputs != "labels":
+        if self.images.regions and self.images.name == "synthetic":
+            raise KeyProblem(
+                "images.regions",
+                "synthetic video has no people, whose key points it needs",
+                "leave it out, or set train.images.name to folder",
+            )
+        if regions.labels and self.images.inputs != "labels":
             raise KeyProblem(
                 f"{key}.labels",
                 "regions are found by their labels, and train.images.inputs is images",
-                f"leave train.{key}.labels out",
+                f"leave train.{key}.labels out; train.images.regions finds some by key points",
             )
         for label in regions.labels:
             if not 0 <= label < self.images.labels:

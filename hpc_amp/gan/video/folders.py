@@ -31,6 +31,8 @@ class VideoFiles:
     """A file for each frame but the first ones of the sequences."""
     points: list[str] | None = None
     """A file for each frame."""
+    poses: list[str] | None = None
+    """A file for each frame."""
 
 
 def scan_videos(
@@ -41,12 +43,13 @@ def scan_videos(
     reverse: bool,
     flow: bool,
     points: bool = False,
+    poses: bool = False,
 ) -> tuple[VideoFiles, VideoFiles]:
     """The sequences for training and those for evaluation, in the layout of vid2vid: `train_A` has
     what frames are made from, `train_B` the frames, `train_inst` instance maps, `train_flow` flows
     and `train_points` points, each in one folder for a sequence, under the same names. `test_...`
-    or `val_...` are the same for evaluation. Raises FolderError where a folder or a partner is
-    missing."""
+    or `val_...` are the same for evaluation. `train_poses` has key points, which an evaluation does
+    not need. Raises FolderError where a folder or a partner is missing."""
     if not root.is_dir():
         raise FolderError(f"there is no folder {root}: name the folder of the data in root")
     held_out = _held_out(root)
@@ -57,7 +60,14 @@ def scan_videos(
         )
     train, test = (
         _scan_split(
-            root, split, inputs, instances=instances, reverse=reverse, flow=flow, points=points
+            root,
+            split,
+            inputs,
+            instances=instances,
+            reverse=reverse,
+            flow=flow,
+            points=points,
+            poses=poses and split == "train",
         )
         for split in ("train", held_out)
     )
@@ -81,6 +91,7 @@ def scan_references(
         reverse=reverse,
         flow=False,
         points=False,
+        poses=False,
     )
     of_frames, of_references = (
         sorted({os.path.dirname(name) for name in by_name(root / f"{held_out}{part}_B")})
@@ -109,6 +120,7 @@ def _scan_split(
     reverse: bool,
     flow: bool,
     points: bool,
+    poses: bool,
 ) -> VideoFiles:
     shown, made = (root / f"{split}_{part}" for part in ("BA" if reverse else "AB"))
     for folder in (shown, made):
@@ -136,7 +148,8 @@ def _scan_split(
     )
     flows = _flows(root / f"{split}_flow", sequences) if flow else None
     shown_points = _points(root / f"{split}_points", names) if points else None
-    return VideoFiles(files, tuple(map(len, sequences)), flows, shown_points)
+    shown_poses = _poses(root / f"{split}_poses", names) if poses else None
+    return VideoFiles(files, tuple(map(len, sequences)), flows, shown_points, shown_poses)
 
 
 def in_sequences(frames: Iterable[str]) -> list[list[str]]:
@@ -171,6 +184,20 @@ def _points(folder: Path, names: Sequence[str]) -> list[str]:
         if not path.is_file():
             raise FolderError(f"there are no points {path}")
     return [str(path) for path in paths]
+
+
+def _poses(folder: Path, names: Sequence[str]) -> list[str]:
+    """The file of the key points of each frame. Raises FolderError if one is missing."""
+    if not folder.is_dir():
+        raise FolderError(f"no key points in {folder}: set regions=[] to do without")
+    found = []
+    for name in names:
+        paths = [folder / f"{name}{end}" for end in ("_keypoints.json", ".json", ".txt")]
+        path = next((each for each in paths if each.is_file()), None)
+        if path is None:
+            raise FolderError(f"there are no key points {paths[0]}, nor {name}.json or {name}.txt")
+        found.append(str(path))
+    return found
 
 
 def _flows(folder: Path, sequences: Sequence[Sequence[str]]) -> list[str | None]:

@@ -17,9 +17,9 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from PIL import Image, ImageDraw
 
@@ -33,6 +33,18 @@ LEAST_CONFIDENCE = 0.1
 """Of a point that is drawn."""
 Point = tuple[float, float] | None
 """x and y in pixels; None where it was not found."""
+
+
+class Figure(NamedTuple):
+    """What was found of a person in one piece."""
+
+    part: str
+    """`pose` (the body), `face`, `hand_left` or `hand_right`."""
+    points: Sequence[Point]
+
+
+PoseSource = Callable[[int], Sequence[Figure]]
+"""The figures of a frame, by its number."""
 Line = tuple[int, int]
 """The numbers of the points that it joins."""
 
@@ -65,7 +77,7 @@ _PARTS = ("pose", "face", "hand_left", "hand_right")
 """What OpenPose finds of a person."""
 
 
-def read_poses(path: Path) -> list[list[Point]]:
+def read_poses(path: Path) -> list[Figure]:
     """The figures in a file: bodies, faces and hands. Raises DataError."""
     try:
         text = path.read_text()
@@ -76,13 +88,15 @@ def read_poses(path: Path) -> list[list[Point]]:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DataError(f"{path} has no points in a known form: {error!r}") from None
     for figure in figures:
-        if len(figure) not in _LINES:
+        if len(figure.points) not in _LINES:
             known = ", ".join(map(str, sorted(_LINES)))
-            raise DataError(f"{path} has a figure of {len(figure)} points; known are {known}")
+            raise DataError(
+                f"{path} has a figure of {len(figure.points)} points; known are {known}"
+            )
     return figures
 
 
-def _of_openpose(content: Any) -> list[list[Point]]:
+def _of_openpose(content: Any) -> list[Figure]:
     figures = []
     for person in content["people"]:
         for part in _PARTS:
@@ -90,30 +104,30 @@ def _of_openpose(content: Any) -> list[list[Point]]:
             if len(values) % 3:
                 raise ValueError(f"{len(values)} numbers are not x, y and confidence")
             points = zip(values[::3], values[1::3], values[2::3], strict=True)
-            figure = [(x, y) if sure >= LEAST_CONFIDENCE else None for x, y, sure in points]
-            if figure:
-                figures.append(figure)
+            found = [(x, y) if sure >= LEAST_CONFIDENCE else None for x, y, sure in points]
+            if found:
+                figures.append(Figure(part, found))
     return figures
 
 
-def _of_lines(text: str) -> list[Point]:
-    figure: list[Point] = []
+def _of_lines(text: str) -> Figure:
+    points: list[Point] = []
     for line in filter(str.strip, text.splitlines()):
         x, y = map(float, line.replace(",", " ").split())
-        figure.append((x, y))
-    return figure
+        points.append((x, y))
+    return Figure("face", points)
 
 
-def draw_poses(figures: Sequence[Sequence[Point]], width: int, height: int) -> Image.Image:
+def draw_poses(figures: Sequence[Figure], width: int, height: int) -> Image.Image:
     """A map of `figures` as lines on black. Each line of a figure has a colour of its own, which is
     the same in all maps."""
     image = Image.new("RGB", (width, height))
     draw = ImageDraw.Draw(image)
     thickness = max(1, round(min(width, height) / 128))
-    for figure in figures:
-        lines = _LINES[len(figure)]
+    for _, points in figures:
+        lines = _LINES[len(points)]
         for number, (first, last) in enumerate(lines):
-            one, other = figure[first], figure[last]
+            one, other = points[first], points[last]
             if one is not None and other is not None:
                 colour = colorsys.hsv_to_rgb(number / len(lines), 1, 1)
                 draw.line([one, other], tuple(round(255 * part) for part in colour), thickness)

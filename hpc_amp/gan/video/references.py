@@ -18,6 +18,7 @@ from hpc_amp.gan.video.batches import VideoBatch, conditions
 from hpc_amp.gan.video.config import ReferenceData
 from hpc_amp.gan.video.flows import FlowSource, show_flow
 from hpc_amp.gan.video.points import PointSource
+from hpc_amp.gan.video.poses import PoseSource
 from hpc_amp.gan.video.sets import VideoSet
 from hpc_amp.gan.video.warp import inside
 
@@ -80,11 +81,12 @@ class ReferenceSet(VideoSet):
         data: ReferenceData,
         flows: FlowSource | None,
         points: PointSource | None,
+        poses: PoseSource | None = None,
         *,
         given: tuple[PairedParts, Sequence[int]] | None = None,
         truth: Truth | None = None,
     ) -> None:
-        super().__init__(parts, lengths, data, flows, points)
+        super().__init__(parts, lengths, data, flows, points, poses)
         self.truth = truth
         self.sources, counts = (self.pairs, self.lengths)
         self.given_starts: tuple[int, ...] | None = None

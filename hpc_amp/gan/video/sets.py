@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from hpc_amp.data.errors import DataError
-from hpc_amp.gan.data.reading import random_view, whole_view
+from hpc_amp.gan.data.reading import View, random_view, whole_view
 from hpc_amp.gan.data.sets import Members, PairedParts, PairedSet, SampleSet, number_labels
 from hpc_amp.gan.video.batches import VideoBatch
 from hpc_amp.gan.video.config import VideoData
 from hpc_amp.gan.video.flows import FlowSource, show_flow
 from hpc_amp.gan.video.points import PointSource, show_points
+from hpc_amp.gan.video.poses import PoseSource
+from hpc_amp.gan.video.regions import squares_of_points
 from hpc_amp.gan.video.warp import inside
 
 
@@ -35,12 +37,14 @@ class VideoSet(SampleSet[VideoBatch]):
         data: VideoData,
         flows: FlowSource | None,
         points: PointSource | None,
+        poses: PoseSource | None = None,
     ) -> None:
         super().__init__(len(lengths))
         self.pairs = PairedSet(parts, data)
         self.lengths = tuple(lengths)
         self.flows = flows
         self.points = points
+        self.poses = poses
         self.data = data
         self.starts = (0, *itertools.accumulate(lengths))
         self.check_lengths(2, "each needs two")
@@ -79,6 +83,8 @@ class VideoSet(SampleSet[VideoBatch]):
             sample["points"] = torch.stack(
                 [show_points(self._points(number), view) for number in numbers]
             )
+        if self.poses is not None:
+            sample["regions"] = torch.stack([self._regions(number, view) for number in numbers])
         if self.flows is not None:
             flows = [show_flow(*self._flow(number), view) for number in numbers[1:]]
             sample["flows"] = torch.stack([flow for flow, _ in flows])
@@ -97,6 +103,11 @@ class VideoSet(SampleSet[VideoBatch]):
         assert self.points is not None
         width, height = self.pairs.parts.images.size(number)
         return self.points(number, (height, width))
+
+    def _regions(self, number: int, view: View) -> Tensor:
+        assert self.poses is not None
+        width, height = self.pairs.parts.images.size(number)
+        return squares_of_points(self.poses(number), self.data.regions, width, height, view)
 
     def _flow(self, number: int) -> tuple[Tensor, Tensor]:
         assert self.flows is not None
@@ -126,4 +137,5 @@ class VideoSet(SampleSet[VideoBatch]):
             flows=flows,
             known=known,
             points=members.get("points"),
+            regions=members.get("regions"),
         )

@@ -124,10 +124,10 @@ class VideoGan(ComparedGan):
                 layers=temporal.layers,
                 spectral=networks.spectral,
             )
-        if regions.labels:
+        if self.train.regions:
             built[REGION] = PartsDiscriminator(
                 images.condition_channels + 3,
-                parts=len(regions.labels),
+                parts=self.train.regions,
                 width=regions.width,
                 layers=regions.layers,
                 spectral=networks.spectral,
@@ -141,7 +141,7 @@ class VideoGan(ComparedGan):
         """Those of the section `losses`."""
         losses = self.train.networks.losses
         temporal = self.train.networks.temporal.scales > 0
-        regions = bool(self.train.networks.regions.labels)
+        regions = self.train.regions > 0
         return {
             "gan": losses.gan,
             "features": losses.features,
@@ -162,7 +162,7 @@ class VideoGan(ComparedGan):
         if self.train.networks.temporal.scales:
             networks.append(TEMPORAL)
             losses.append("temporal_d")
-        if self.train.networks.regions.labels:
+        if self.train.regions:
             networks.append(REGION)
             losses.append("region_d")
         all_judging = dataclasses.replace(
@@ -254,13 +254,19 @@ class VideoGan(ComparedGan):
         """What the discriminator of regions says of true and of `made` frames, and for each region
         which frames have it, bool [B * T]. The others are judged, too, so that all weights have
         gradients and shapes do not depend on the data, but must not count."""
-        assert batch.labels is not None
-        regions, labels = self.train.networks.regions, batch.labels.flatten(0, 1)
+        regions = self.train.networks.regions
+        least = max(1, regions.size // 4)
+        found = []
+        if batch.labels is not None:
+            labels = batch.labels.flatten(0, 1)
+            found += [squares(labels, label, least) for label in regions.labels]
+        if batch.regions is not None:
+            for column, row, side in batch.regions.flatten(0, 1).permute(1, 2, 0):
+                found.append((torch.stack((column, row, side.clamp(min=least)), 1), side > 0))
         real, fake = (
             torch.cat((shown.float(), frames.float()), 2).flatten(0, 1)
             for frames in (batch.images, made)
         )
-        found = [squares(labels, label, max(1, regions.size // 4)) for label in regions.labels]
         crops_real, crops_fake = (
             [crop(frames, places, regions.size) for places, _ in found] for frames in (real, fake)
         )
