@@ -26,7 +26,7 @@ from hpc_amp.train.rundir import RunDirectory
 BACKEND = "inductor"
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 _MOST = 256
-"""The number of shapes for which a network is compiled."""
+"""The number of shapes for which networks are compiled."""
 
 
 class Compiler(Observer):
@@ -51,7 +51,7 @@ class Compiler(Observer):
         inductor.fx_graph_cache = True
         # Otherwise each rank starts a process for each core of the node.
         inductor.compile_threads = torch.get_num_threads()
-        # For the ninth shape and all further ones, torch would run the network as it is. A resume
+        # After 8 shapes, of all networks together, torch would run them as they are. A resume
         # counts from 0 again, and would not be exact.
         dynamo.cache_size_limit = dynamo.accumulated_cache_size_limit = _MOST
         if hasattr(dynamo, "fail_on_cache_limit_hit"):  # older versions only warn
@@ -81,8 +81,8 @@ class Compiler(Observer):
 
         if type(error).__name__ in ("FailOnRecompileLimitHit", "FailOnCacheLimitHit"):
             return TrainingError(
-                f"train.compile: a network has seen more than {_MOST} shapes of inputs, and each "
-                "is compiled by itself. Set train.compile to false"
+                f"train.compile: the networks have seen more than {_MOST} shapes of inputs, and "
+                "are compiled for each. Set train.compile to false"
             )
         if not isinstance(error, TorchDynamoException):
             return None

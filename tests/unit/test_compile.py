@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from support.training import FEATURES, Regression, engine, fit_until, settings
 
 from hpc_amp.errors import KeyProblem
 from hpc_amp.train.compiling import summary
+from hpc_amp.train.engine import Engine
 from hpc_amp.train.errors import TrainingError
 
 
@@ -113,21 +114,25 @@ def test_graph_breaks_are_reported_once(tmp_path: Path, capsys: pytest.CaptureFi
     assert re.match(r"\d graphs? compiled, 1 graph break: .*graph_break", line)
 
 
+def train(made: Engine, sizes: Iterable[int]) -> None:
+    """A step with each of these sizes of a batch."""
+    for size in sizes:
+        made.train_step([torch.randn(size, FEATURES)])
+
+
 @pytest.mark.usefixtures("one_thread", "traced")
 def test_each_shape_is_compiled_however_many_came_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A resume would not be exact if torch gave up at some time; it gives up at the ninth shape."""
+    """A resume would not be exact if torch gave up at some time; its limit is 8."""
     made = engine(tmp_path / "many", compile=True)
-    for samples in range(2, 12):
-        made.train_step([torch.randn(samples, FEATURES)])
+    train(made, range(2, 12))
     assert summary() == "10 graphs compiled, no graph breaks"
     torch._dynamo.reset()
     monkeypatch.setattr("hpc_amp.train.compiling._MOST", 2)
     made = engine(tmp_path / "few", compile=True)
     with pytest.raises(TrainingError, match=r"more than 2 shapes .* Set train\.compile to false"):
-        for samples in range(2, 5):
-            made.train_step([torch.randn(samples, FEATURES)])
+        train(made, range(2, 5))
 
 
 def test_what_cannot_be_compiled_is_refused_before_the_job() -> None:
