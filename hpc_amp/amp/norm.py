@@ -1,4 +1,4 @@
-"""The norm of many tensors at once."""
+"""The norm of many tensors at once, and clipping by it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,23 @@ def norm(tensors: Sequence[Tensor]) -> Tensor:
     device = norms[0].device
     together = torch.stack([value.to(device, torch.float32) for value in norms])
     total: Tensor = torch.linalg.vector_norm(together)
+    return total
+
+
+@torch.no_grad()
+def clip(tensors: Sequence[Tensor], limit: float) -> Tensor:
+    """Make `tensors` smaller in place, all by the same factor, so that their norm is at most
+    `limit`. Returns the norm that they had, as `norm` does. The host does not wait for it."""
+    total = norm(tensors)
+    factor = (limit / (total + 1e-6)).clamp(max=1.0)
+    for group in by_device_and_dtype(tensors):
+        factor_there = factor.to(group[0].device)
+        if group[0].dtype is torch.float16:
+            # A small factor is 0 in fp16.
+            for tensor in group:
+                tensor.copy_(tensor.float() * factor_there)
+        else:
+            torch._foreach_mul_(group, factor_there)
     return total
 
 

@@ -177,7 +177,10 @@ def _first_rows(content: bytes, rows: int) -> bytes:
     """A JPEG with a smaller height in its header. Decoders pass over the rows that it does not
     mention any more, without decoding them."""
     at = 2
-    while content[at] == 0xFF:
+    while content[at : at + 1] == b"\xff":
+        if content[at + 1] == 0xFF:  # any number of these may precede a marker
+            at += 1
+            continue
         marker, size = content[at + 1], int.from_bytes(content[at + 2 : at + 4], "big")
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # the frame header
             height = int.from_bytes(content[at + 5 : at + 7], "big")

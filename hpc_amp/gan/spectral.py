@@ -43,8 +43,9 @@ class SpectralNorm(nn.Module):
     def settle(self, weight: Tensor, steps: int = 15) -> None:
         """Find the singular vectors of a weight [outputs, ...] that was drawn anew, or come nearer
         to them."""
-        for _ in range(steps):
-            self._iterate(weight.detach().flatten(1))
+        with torch.autocast(weight.device.type, enabled=False):
+            for _ in range(steps):
+                self._iterate(weight.detach().flatten(1))
 
     def forward(self, weight: Tensor) -> Tensor:
         """The weight with the largest singular value 1, about."""

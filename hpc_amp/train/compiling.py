@@ -25,6 +25,8 @@ from hpc_amp.train.rundir import RunDirectory
 
 BACKEND = "inductor"
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+_MOST = 256
+"""The number of shapes for which networks are compiled."""
 
 
 class Compiler(Observer):
@@ -39,6 +41,7 @@ class Compiler(Observer):
     """
 
     def __init__(self, run: RunDirectory, device: torch.device) -> None:
+        import torch._dynamo.config as dynamo
         import torch._inductor.config as inductor
 
         # torch sets its default, /tmp/torchinductor_USER, when it is imported.
@@ -48,6 +51,11 @@ class Compiler(Observer):
         inductor.fx_graph_cache = True
         # Otherwise each rank starts a process for each core of the node.
         inductor.compile_threads = torch.get_num_threads()
+        # After 8 shapes, of all networks together, torch would run them as they are. A resume
+        # counts from 0 again, and would not be exact.
+        dynamo.cache_size_limit = dynamo.accumulated_cache_size_limit = _MOST
+        if hasattr(dynamo, "fail_on_cache_limit_hit"):  # older versions only warn
+            dynamo.fail_on_cache_limit_hit = True
         self._said = ""
         probe = torch.ones(8, device=device)
         try:
@@ -71,6 +79,11 @@ class Compiler(Observer):
         """An error of a step in one line, if the compiler raised it."""
         from torch._dynamo.exc import TorchDynamoException
 
+        if type(error).__name__ in ("FailOnRecompileLimitHit", "FailOnCacheLimitHit"):
+            return TrainingError(
+                f"train.compile: the networks have seen more than {_MOST} shapes of inputs, and "
+                "are compiled for each. Set train.compile to false"
+            )
         if not isinstance(error, TorchDynamoException):
             return None
         return TrainingError(

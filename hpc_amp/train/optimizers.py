@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW
 from torch.optim import Optimizer as TorchOptimizer
@@ -15,14 +16,15 @@ from hpc_amp.config.schema import Optimizer
 _KINDS: dict[str, type[Any]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 
 
-def build_optimizer(config: Optimizer, networks: Iterable[nn.Module]) -> TorchOptimizer:
+def build_optimizer(config: Optimizer, networks: Sequence[nn.Module]) -> TorchOptimizer:
     """Make an optimizer of all trainable parameters of `networks`. The peak learning rate of each
     parameter group is stored as its `peak_lr`."""
     common: dict[str, Any] = {"lr": config.lr}
     groups = _groups(config, networks)
     fused = config.fused
     if fused is None:
-        fused = _has_fused(config.name, [p for group in groups for p in group["params"]])
+        parameters = [p for group in groups for p in group["params"]]
+        fused = not _has_sparse(networks) and _has_fused(config.name, parameters)
     if fused:
         common["fused"] = True
     kind = _KINDS[config.name]
@@ -31,6 +33,8 @@ def build_optimizer(config: Optimizer, networks: Iterable[nn.Module]) -> TorchOp
         optimizer: TorchOptimizer = kind(
             groups, momentum=config.momentum, nesterov=nesterov, **common
         )
+        if fused:
+            optimizer.register_step_pre_hook(_add_momentum)
     else:
         optimizer = kind(groups, betas=config.betas, eps=config.eps, **common)
     for group in optimizer.param_groups:
@@ -48,6 +52,26 @@ def _groups(config: Optimizer, networks: Iterable[nn.Module]) -> list[dict[str, 
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
+
+
+def _add_momentum(optimizer: Any, args: Any, kwargs: Any) -> None:
+    """Add a momentum of 0 for weights that have their first gradient. torch's fused SGD only does
+    so in the first step, and fails in a later one."""
+    for group in optimizer.param_groups:
+        if not group["momentum"]:
+            continue
+        for parameter in group["params"]:
+            if parameter.grad is None:
+                continue
+            state = optimizer.state[parameter]
+            if state.get("momentum_buffer") is None:
+                state["momentum_buffer"] = torch.zeros_like(parameter)
+
+
+def _has_sparse(networks: Iterable[nn.Module]) -> bool:
+    """Whether gradients of an embedding are sparse, for which there is no fused kernel."""
+    modules = (module for network in networks for module in network.modules())
+    return any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) and m.sparse for m in modules)
 
 
 def _has_fused(name: str, parameters: Sequence[nn.Parameter]) -> bool:

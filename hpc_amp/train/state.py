@@ -11,6 +11,7 @@ import hashlib
 import json
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -160,6 +161,9 @@ def _load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     torch stores the learning rate, the momentum and all other options beside the state, and would
     set them to their old values. They are passed with the state, in their present values, because
     load_state_dict reads `fused` to decide on which device the step counts belong.
+
+    Fused optimizers read the state of a weight in the memory order of the weight, which
+    `channels_last` changes.
     """
     now, before = optimizer.state_dict()["param_groups"], saved["param_groups"]
     if [len(group["params"]) for group in now] != [len(group["params"]) for group in before]:
@@ -168,6 +172,10 @@ def _load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     for group, then in zip(now, before, strict=True):
         groups.append({**group, "params": then["params"]})
     optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if torch.is_tensor(value) and value.shape == parameter.shape:
+                state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _refuse_other_run(engine: Training, trainer: Any) -> None:

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hpc_amp.amp.loss_gradients import parameters_of
 from hpc_amp.amp.model_precision import ModelPrecision
-from hpc_amp.amp.norm import norm
+from hpc_amp.amp.norm import clip, norm
 from hpc_amp.amp.precision import PrecisionPolicy
 from hpc_amp.amp.scaler import LossScaler
 from hpc_amp.config.schema import Optimizer, Train
@@ -145,13 +145,17 @@ class PhaseUpdate:
             self._gradients.drop_master_gradients()
             return False
         if self._clip_norm is not None:
-            self.gradient_norm = nn.utils.clip_grad_norm_(self._parameters, self._clip_norm)
+            self.gradient_norm = clip(self._unscaled(), self._clip_norm)
         elif measure:
-            self.gradient_norm = norm([p.grad for p in self._parameters if p.grad is not None])
+            self.gradient_norm = norm(self._unscaled())
         before_step()
         self.optimizer.step()
         self._gradients.masters_stepped()
         return True
+
+    def _unscaled(self) -> list[Tensor]:
+        """The gradients that the optimizer is about to use."""
+        return [p.grad for p in self._parameters if p.grad is not None]
 
     def _drop_gradients(self) -> None:
         # As the optimizer's zero_grad does, which takes ten times as long and slows down what

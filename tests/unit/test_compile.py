@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,22 @@ import pytest
 import torch
 from support.dcgan import dcgan
 from support.paired import paired
-from support.training import Regression, engine, fit_until, settings
+from support.training import FEATURES, Regression, engine, fit_until, settings
 
 from hpc_amp.errors import KeyProblem
+from hpc_amp.train.compiling import summary
+from hpc_amp.train.engine import Engine
 from hpc_amp.train.errors import TrainingError
 
 
 @pytest.fixture(autouse=True)
-def _new_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def _new_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a new process: torch has set its default folder, and has compiled nothing."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/torchinductor_nobody")
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
+    with torch._dynamo.config.patch(cache_size_limit=8, fail_on_cache_limit_hit=False):
+        yield
 
 
 @pytest.fixture
@@ -109,6 +114,27 @@ def test_graph_breaks_are_reported_once(tmp_path: Path, capsys: pytest.CaptureFi
     assert re.match(r"\d graphs? compiled, 1 graph break: .*graph_break", line)
 
 
+def train(made: Engine, sizes: Iterable[int]) -> None:
+    """A step with each of these sizes of a batch."""
+    for size in sizes:
+        made.train_step([torch.randn(size, FEATURES)])
+
+
+@pytest.mark.usefixtures("one_thread", "traced")
+def test_each_shape_is_compiled_however_many_came_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resume would not be exact if torch gave up at some time; its limit is 8."""
+    made = engine(tmp_path / "many", compile=True)
+    train(made, range(2, 12))
+    assert summary() == "10 graphs compiled, no graph breaks"
+    torch._dynamo.reset()
+    monkeypatch.setattr("hpc_amp.train.compiling._MOST", 2)
+    made = engine(tmp_path / "few", compile=True)
+    with pytest.raises(TrainingError, match=r"more than 2 shapes .* Set train\.compile to false"):
+        train(made, range(2, 5))
+
+
 def test_what_cannot_be_compiled_is_refused_before_the_job() -> None:
     with pytest.raises(KeyProblem, match=r"train\.compile: batch norms that exchange statistics"):
         settings(compile=True, sync_batchnorm=True).check_keys()
@@ -117,6 +143,12 @@ def test_what_cannot_be_compiled_is_refused_before_the_job() -> None:
     spade = settings(task="spade", compile=True, adversarial={"r1": 10.0})
     with pytest.raises(KeyProblem, match=r"train\.compile: adversarial\.r1 is the gradient"):
         spade.check_keys()
+    video: dict[str, Any] = {"compile": True, "images": {"image_size": [256]}}
+    repeated = settings(task="vid2vid", vid2vid={"checkpointing": True}, **video)
+    with pytest.raises(KeyProblem, match=r"train\.compile: .*vid2vid\.checkpointing repeats"):
+        repeated.check_keys()
+    with pytest.raises(KeyProblem, match=r"train\.compile: the number of points"):
+        settings(task="wc_vid2vid", **video).check_keys()
 
 
 def test_without_a_compiler_the_training_ends_with_one_line(

@@ -257,6 +257,17 @@ def test_bytes_after_a_jpeg_change_nothing(tmp_path: Path) -> None:
     assert open_part(str(path), top_left).tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("extra", [b"\xff", b"\xff\xff\xff", b"\xff\x00"])
+def test_bytes_between_the_segments_of_a_jpeg_change_nothing(tmp_path: Path, extra: bytes) -> None:
+    """Decoders pass over bytes that fill up, and over others."""
+    path = tmp_path / "image.jpg"
+    smooth(80, 60).save(path)
+    expected = open_rgb(str(path)).crop(top_left(80, 60))
+    for marker in (b"\xff\xdb", b"\xff\xc0"):
+        path.write_bytes(path.read_bytes().replace(marker, extra + marker, 1))
+    assert open_part(str(path), top_left).tobytes() == expected.tobytes()
+
+
 # ---- how the camera was held ---------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from support.training import Regression, curve, engine, fit_until
-from torch import Tensor
+from torch import Tensor, nn
 
 from hpc_amp.config.schema import Schedule
 from hpc_amp.tasks.base import Losses, Networks, TrainingData
@@ -111,6 +111,29 @@ def test_without_any_one_part_of_the_state_it_would_not_be(
     last = start(tmp_path, attempt=2, **EVERYTHING)
     last.fit()
     assert ending(last)["weights_sha256"] != uninterrupted[1]["weights_sha256"]
+
+
+class Convolving(Regression):
+    """Has weights whose memory order `channels_last` changes."""
+
+    def build_networks(self) -> dict[str, nn.Module]:
+        layers = nn.Unflatten(1, (3, 1, 2)), nn.Conv2d(3, 4, (1, 2)), nn.Flatten(), nn.Linear(4, 1)
+        return {"model": nn.Sequential(*layers)}
+
+
+@pytest.mark.parametrize(("optimizer", "mode"), [("sgd", "fp32"), ("adamw", "O2")])
+def test_a_resume_may_change_the_memory_order(optimizer: str, mode: str, tmp_path: Path) -> None:
+    """Fused optimizers read their state in the order of the weights."""
+    common: dict[str, Any] = {"precision": mode, "optimizer": {"name": optimizer, "lr": 0.05}}
+    ends = []
+    for channels_last in (False, True):
+        folder = tmp_path / str(channels_last)
+        fit_until(engine(folder, Convolving, channels_last=False, **common), 5)
+        made = engine(folder, Convolving, channels_last=channels_last, attempt=2, **common)
+        made.fit()
+        assert made.updates[0].optimizer.param_groups[0]["fused"]
+        ends.append(made.networks["model"].state_dict())
+    torch.testing.assert_close(*ends, rtol=1e-3, atol=1e-4)
 
 
 def test_a_damaged_newest_checkpoint_costs_steps_but_not_the_result(

@@ -24,7 +24,7 @@ from hpc_amp.gan.losses import (
 )
 from hpc_amp.gan.norms import AdaptiveInstanceNorm, InstanceNorm, LayerNorm, Spade
 from hpc_amp.gan.penalties import gradient_penalty, input_gradient, r1_penalty
-from hpc_amp.gan.spectral import SpectralNorm, spectral_norm
+from hpc_amp.gan.spectral import SpectralNorm, advance, spectral_norm
 
 PRECISIONS: tuple[SpectralName, ...] = ("fp32", "fp16")
 HALVES = (torch.float16, torch.bfloat16)
@@ -99,6 +99,24 @@ def test_new_weights_have_their_own_spectral_norm_at_once(precision: SpectralNam
     initialize(layer)
     layer.eval()
     assert largest(layer[0].weight) == pytest.approx(1, abs=0.1)
+
+
+def test_power_iteration_takes_no_part_in_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, its products would be computed in half precision."""
+    formats = []
+    product = torch.mv
+
+    def mv(*factors: Tensor) -> Tensor:
+        formats.append(torch.mm(torch.ones(1, 1), torch.ones(1, 1)).dtype)
+        return product(*factors)
+
+    monkeypatch.setattr(torch, "mv", mv)
+    layer = spectral_norm(nn.Linear(3, 2))
+    with torch.autocast("cpu", torch.bfloat16):
+        for step in (advance, lambda layer: layer.weight):
+            formats.clear()
+            step(layer)
+            assert set(formats) == {torch.float32}
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

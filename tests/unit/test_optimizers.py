@@ -79,6 +79,39 @@ def test_biases_and_norms_can_go_without_decay() -> None:
     assert len(decayed["params"]) + len(free["params"]) == len(trained)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_fused_sgd_takes_weights_whose_first_gradient_is_late(momentum: float) -> None:
+    """As torch's own loop does: experts and branches that are chosen later have one then."""
+    ends = []
+    for fused in (True, False):
+        one, late = nn.Linear(3, 2, bias=False), nn.Linear(3, 2, bias=False)
+        nn.init.ones_(one.weight)
+        nn.init.ones_(late.weight)
+        config = Optimizer(momentum=momentum, nesterov=True, fused=fused)
+        made = build_optimizer(config, [one, late])
+        for step in range(4):
+            made.zero_grad()
+            for layer in (one, late) if step else (one,):
+                layer(torch.arange(3.0) + step).square().sum().backward()
+            made.step()
+        assert made.param_groups[0]["fused"] is (fused or None)
+        ends.append(torch.cat([one.weight, late.weight]))
+    torch.testing.assert_close(*ends)
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_sparse_gradients_are_left_to_an_optimizer_that_takes_them(kind: type[nn.Module]) -> None:
+    layers = kind(5, 2, sparse=True), nn.Linear(2, 1)
+    made = build_optimizer(Optimizer(weight_decay=0.0), [nn.Sequential(*layers)])
+    for _ in range(2):
+        before = layers[0].weight.detach().clone()
+        layers[0](torch.tensor([[1, 3]])).sum().backward()
+        assert layers[0].weight.grad.is_sparse
+        made.step()
+        changed = (layers[0].weight != before).any(1)
+        assert changed.tolist() == [False, True, False, True, False]
+
+
 @pytest.fixture
 def dirty_memory() -> Iterator[None]:
     """Fresh memory holds NaN, as recycled memory may at any time."""

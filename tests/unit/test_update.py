@@ -66,6 +66,29 @@ def test_clipping_comes_after_unscaling(scale: float | None, tmp_path: Path) -> 
             assert 0.1 < moved < 10, "the limit was not reached"
 
 
+class Steep(Regression):
+    """1000 weights with a gradient of 3000 each: their norm is too large for fp16."""
+
+    def build_networks(self) -> dict[str, nn.Module]:
+        return {"model": nn.Linear(1, 1000, bias=False)}
+
+    def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[Losses]:
+        yield {"loss": 3000 * networks["model"](batch.new_ones(1, 1)).float().sum()}
+
+
+@pytest.mark.parametrize("mode", ["fp32", "O3"])
+@pytest.mark.parametrize("limit", [1.0, 1e-3])
+def test_gradients_of_any_type_are_clipped(mode: str, limit: float, tmp_path: Path) -> None:
+    made = engine(tmp_path, Steep, precision=mode, clip_norm=limit)
+    (update,) = made.updates
+    made.train_step(next(made.data.epoch(0)))
+    assert update.gradient_norm is not None
+    assert update.gradient_norm.item() == pytest.approx(3000 * 1000**0.5, rel=1e-3)
+    (parameter,) = made.networks["model"].parameters()
+    assert parameter.grad is not None
+    assert parameter.grad.float().norm().item() == pytest.approx(limit, rel=0.01)
+
+
 def test_the_optimizer_sees_gradients_without_their_scale(tmp_path: Path) -> None:
     seen = []
     for precision in ({"mode": "fp32"}, {"mode": "fp16"}):

@@ -65,6 +65,19 @@ def test_a_warped_image_is_where_the_flow_says(way: Any) -> None:
     torch.testing.assert_close(half[..., :-1], (image[..., 1:] + image[..., :-1]) / 2)
 
 
+def test_a_flow_that_is_no_number_gives_pixels_that_are_none() -> None:
+    """The loss tells of it then, and not an error of the GPU that names no cause."""
+    image, flow = torch.rand(1, 3, 6, 9), flow_of(1, 0, 6, 9)
+    flow[0, 0, 2, 3] = flow[0, 1, 4, 5] = torch.nan
+    flow[0, 0, 5, 5] = torch.inf
+    wanted = torch.zeros(6, 9, dtype=torch.bool)
+    wanted[2, 3] = wanted[4, 5] = True
+    flow.requires_grad_()
+    moved = warp_by_lookups(image, flow)
+    assert torch.equal(moved.isnan(), wanted.expand(1, 3, 6, 9))
+    moved.sum().backward()
+
+
 def test_both_ways_to_warp_have_the_same_gradients() -> None:
     image = torch.rand(2, 3, 7, 5)
     flow = 3 * torch.randn(2, 2, 7, 5)

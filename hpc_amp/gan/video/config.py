@@ -327,9 +327,16 @@ class VideoTrain(PairedTrain):
         return {**(PairedTrain.generation_options(self) or {}), "fps": False}
 
     def check_keys(self) -> None:
-        """Also that there are enough frames, and the flow that losses need. Raises KeyProblem."""
+        """Also that there are enough frames, and the flow that losses need, and that networks can
+        be compiled. Raises KeyProblem."""
         PairedTrain.check_keys(self)
         networks, section, frames = self.networks, self.section, self.images.frames
+        if self.compile and networks.checkpointing:
+            raise KeyProblem(
+                "compile",
+                f"torch does not compile the forward passes that {section}.checkpointing repeats",
+                f"set train.{section}.checkpointing or train.compile to false",
+            )
         least = networks.temporal.frames if networks.temporal.scales else 2
         if min(frames.first, frames.most) < least:
             raise KeyProblem(

@@ -52,8 +52,9 @@ def gather_bilinear(images: Tensor, columns: Tensor, rows: Tensor) -> Tensor:
     flat = images.flatten(2)
 
     def at(down: int, right: int) -> Tensor:
-        place = (top.long() + down).clamp(max=height - 1) * width
-        place = place + (left.long() + right).clamp(max=width - 1)
+        # NaN, as a whole number, would be a place outside. The shares hand it on.
+        place = (top.long() + down).clamp(0, height - 1) * width
+        place = place + (left.long() + right).clamp(0, width - 1)
         index = place.flatten(1)[:, None].expand(-1, flat.shape[1], -1)
         return flat.gather(2, index).view(*flat.shape[:2], *columns.shape[1:])
 

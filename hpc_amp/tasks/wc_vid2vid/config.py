@@ -104,6 +104,12 @@ class WcVid2vidConfig(VideoTrain):
     def check_keys(self) -> None:
         """Also that the network of first frames gets weights. Raises KeyProblem."""
         VideoTrain.check_keys(self)
+        if self.compile:
+            raise KeyProblem(
+                "compile",
+                "the number of points changes with each frame, and torch would compile for each",
+                "set train.compile to false",
+            )
         if self.wc_vid2vid.first_frame is not None and (
             self.start_from is None
             or FIRST_FRAME not in (self.start_from.networks or [FIRST_FRAME])
