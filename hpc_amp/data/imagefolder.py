@@ -6,7 +6,7 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -73,13 +73,30 @@ def scan(root: Path) -> Folder:
     """List the files below `root`. Raises DataError if a class is empty, or if the classes of
     training and test images differ."""
     from torchvision.datasets import ImageFolder  # it takes about as long as torch
+    from torchvision.datasets.folder import IMG_EXTENSIONS
+
+    class Visible(ImageFolder):
+        """Without what is hidden, such as `.ipynb_checkpoints`."""
+
+        def __init__(self, folder: Path) -> None:
+            start = len(str(folder))
+            super().__init__(
+                str(folder),
+                is_valid_file=lambda path: (
+                    path.lower().endswith(IMG_EXTENSIONS) and "/." not in path[start:]
+                ),
+            )
+
+        def find_classes(self, directory: Any) -> tuple[list[str], dict[str, int]]:
+            classes = [name for name in super().find_classes(directory)[0] if name[0] != "."]
+            return classes, {name: number for number, name in enumerate(classes)}
 
     test = _test_folder(root)
     if test is None:
         raise DataError(f"the image folder {root} is not visible from every node")
     try:
-        train, held_out = ImageFolder(str(root / "train")), ImageFolder(str(test))
-    except FileNotFoundError as error:
+        train, held_out = Visible(root / "train"), Visible(test)
+    except (FileNotFoundError, ValueError) as error:  # the second one without classes
         raise DataError(f"the image folder {root} is not usable: {error}") from error
     if train.classes != held_out.classes:
         odd = sorted(set(train.classes) ^ set(held_out.classes))

@@ -86,6 +86,24 @@ def test_an_unreadable_image_is_named(tmp_path: Path) -> None:
         load(root)
 
 
+def test_hidden_files_and_folders_are_no_data(tmp_path: Path) -> None:
+    root = write_images(tmp_path)
+    for folder in (".ipynb_checkpoints", "dog/.ipynb_checkpoints"):
+        (root / "train" / folder).mkdir()
+        Image.new("RGB", (12, 10)).save(root / "train" / folder / "1-checkpoint.png")
+    Image.new("RGB", (12, 10)).save(root / "train" / "cat" / "._001.png")
+
+    data = load(root)
+
+    assert data.classes == 2
+    assert data.training.images.labels.tolist() == [0] * 8 + [1] * 8
+
+    for name in ("cat", "dog"):
+        (root / "test" / name).rename(root / "test" / f".{name}")
+    with pytest.raises(DataError, match="not usable"):
+        load(root)
+
+
 def test_folders_that_do_not_match(tmp_path: Path) -> None:
     root = write_images(tmp_path)
     (root / "test" / "dog").rename(root / "test" / "wolf")

@@ -142,7 +142,7 @@ def draw_folder(points: Path, output: Path, like: Path) -> int:
         Path(place, name)
         for place, _, names in os.walk(points, followlinks=True)
         for name in names
-        if name.endswith((".json", ".txt")) and name[0] != "."
+        if name.endswith((".json", ".txt")) and "/." not in f"{place}/{name}"[len(str(points)) :]
     )
     if not found:
         raise InputError(f"there is no file of points in {points}", hint="they end with json, txt")
