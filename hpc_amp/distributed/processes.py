@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
+from hpc_amp.distributed.ending import PARENT
 from hpc_amp.distributed.supervise import EXIT_CHECKPOINTED, FORWARDED
 
 _GRACE = 30
@@ -51,8 +52,11 @@ def run_ranks(number: int, command: list[str]) -> int:
 
 
 def _environment(rank: int, number: int) -> dict[str, str]:
-    own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number}
-    return {**os.environ, **{name: str(value) for name, value in own.items()}, "GROUP_RANK": "0"}
+    own = {
+        **{"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number},
+        **{"GROUP_RANK": 0, PARENT: os.getpid()},
+    }
+    return {**os.environ, **{name: str(value) for name, value in own.items()}}
 
 
 def _wait(ranks: dict[int, int]) -> int:

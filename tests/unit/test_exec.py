@@ -372,6 +372,16 @@ def test_reversed_gpus_reach_the_program(own: dict[str, str], seen: str, tmp_pat
     assert environ_of(job, CUDA_VISIBLE_DEVICES="0,1")["CUDA_VISIBLE_DEVICES"] == seen
 
 
+def test_a_rank_whose_launcher_has_died_before_it_does_not_begin() -> None:
+    """The kernel tells only of a parent that dies later."""
+    print_parent = ["--", "sh", "-c", 'echo "${HPC_AMP_PARENT-none}"']
+    alive = execute(*print_parent, HPC_AMP_PARENT=str(os.getpid()))
+    dead = execute(*print_parent, HPC_AMP_PARENT=str(os.getppid()))
+
+    assert (alive.returncode, alive.stdout, alive.stderr) == (0, "none\n", "")
+    assert (dead.returncode, dead.stdout, dead.stderr) == (143, "", "")
+
+
 def test_a_program_that_ignores_sigterm_ends_with_its_supervisor(tmp_path: Path) -> None:
     """Nothing else would end it: it would go on in a directory that the next attempt writes to."""
     script = "trap '' TERM; echo $$ >../part; mv ../part ../pid; while :; do sleep 0.05; done"

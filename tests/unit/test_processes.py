@@ -34,13 +34,14 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def test_each_rank_has_its_variables() -> None:
-    names = "'RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK'"
-    status, output, messages = ended(
-        start(f"os.write(1, (' '.join(map(os.environ.get, {names}.split())) + '\\n').encode())", 3)
+    names = "'RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK HPC_AMP_PARENT'"
+    process = start(
+        f"os.write(1, (' '.join(map(os.environ.get, {names}.split())) + '\\n').encode())", 3
     )
+    status, output, messages = ended(process)
 
     assert (status, messages) == (0, "")
-    assert sorted(output.splitlines()) == ["0 3 0 3 0", "1 3 1 3 0", "2 3 2 3 0"]
+    assert sorted(output.splitlines()) == [f"{rank} 3 {rank} 3 0 {process.pid}" for rank in range(3)]
 
 
 @pytest.mark.parametrize(
