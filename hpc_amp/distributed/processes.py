@@ -27,7 +27,7 @@ def run_ranks(number: int, command: list[str]) -> int:
     Signals are forwarded to the ranks. If a rank fails, the others get SIGTERM, and SIGKILL 30 s
     later. Returns the exit status of the first rank that failed, or 128 and the number of the
     signal that ended it. Without a failure, it is 75 if a rank stopped at a checkpoint, else 0.
-    Raises OSError if the command cannot be run.
+    If a rank cannot be started, those before it are killed, and the exit status is 2.
     """
     ranks: dict[int, int] = {}
     """The process ids of the ranks that run, with their ranks."""
@@ -41,14 +41,20 @@ def run_ranks(number: int, command: list[str]) -> int:
         if signal.getsignal(one) is not signal.SIG_IGN:  # such as SIGHUP by nohup
             signal.signal(one, forward)
     signal.signal(signal.SIGALRM, lambda received, frame: _send(os.killpg, ranks, signal.SIGKILL))
-    for rank in range(number):
-        # A group of its own: a signal to the group of this process reaches it by `forward` only.
-        process = os.posix_spawn(
-            command[0], command, _environment(rank, number), setpgroup=0, setsigmask=()
-        )
-        ranks[process] = rank
+    failed = 0
+    try:
+        for rank in range(number):
+            # A group of its own: a signal to the group of this process reaches it by `forward` only.
+            process = os.posix_spawn(
+                command[0], command, _environment(rank, number), setpgroup=0, setsigmask=()
+            )
+            ranks[process] = rank
+    except OSError as error:  # such as a limit on the number of processes
+        _say(f"rank {len(ranks)} cannot be started: {error}")
+        failed = 2
+        _send(os.killpg, ranks, signal.SIGKILL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
-    return _wait(ranks)
+    return _wait(ranks, failed)
 
 
 def _environment(rank: int, number: int) -> dict[str, str]:
@@ -59,9 +65,10 @@ def _environment(rank: int, number: int) -> dict[str, str]:
     return {**os.environ, **{name: str(value) for name, value in own.items()}}
 
 
-def _wait(ranks: dict[int, int]) -> int:
-    """Wait until all ranks have ended; end the others when one fails."""
-    failed = stopped = 0
+def _wait(ranks: dict[int, int], failed: int) -> int:
+    """Wait until all ranks have ended; end the others when one fails. Returns the exit status.
+    `failed`: that of an earlier failure, or 0."""
+    stopped = 0
     while ranks:
         process, waited = os.wait()
         rank = ranks.pop(process, None)
@@ -73,7 +80,7 @@ def _wait(ranks: dict[int, int]) -> int:
         elif status != 0 and not failed:
             failed = status if status > 0 else 128 - status
             how = f"exit status {status}" if status > 0 else signal.Signals(-status).name
-            print(f"hpc-amp: rank {rank} ended with {how}", file=sys.stderr, flush=True)
+            _say(f"rank {rank} ended with {how}")
             _send(os.kill, ranks, signal.SIGTERM)
             signal.alarm(_GRACE)
     return failed or stopped
@@ -84,3 +91,7 @@ def _send(send: Callable[[int, int], None], ranks: dict[int, int], number: int) 
     for process in list(ranks):
         with contextlib.suppress(ProcessLookupError):
             send(process, number)
+
+
+def _say(message: str) -> None:
+    print(f"hpc-amp: {message}", file=sys.stderr, flush=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.stubs import StubHost, read_reports, report_command, wait
-from support.waiting import wait_until
+from support.waiting import is_running, wait_until
 
 RUN = (
     "import sys; from hpc_amp.distributed.processes import run_ranks; "
@@ -56,6 +56,24 @@ def test_when_a_rank_fails_the_others_are_ended(end: str, status: int, how: str)
     program = f"time.sleep(3000) if rank != 1 else {end}"
 
     assert ended(start(program, 3)) == (status, "", f"hpc-amp: rank 1 ended with {how}\n")
+
+
+def test_where_a_rank_cannot_be_started_none_is_left() -> None:
+    """The second one cannot, and the first one would sleep for longer than the test may take."""
+    refuse = (
+        "import os; spawn = os.posix_spawn\n"
+        "def refuse(*words, **more):\n"
+        "    os.posix_spawn = lambda *words, **more: os.open('/no/such', 0)\n"
+        "    first = spawn(*words, **more); print(first, flush=True); return first\n"
+        "os.posix_spawn = refuse\n"
+    )
+    command = [sys.executable, "-c", refuse + RUN, "3", "import time; time.sleep(3000)"]
+
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    problem = "rank 1 cannot be started: [Errno 2] No such file or directory: '/no/such'"
+    assert (result.returncode, result.stderr) == (2, f"hpc-amp: {problem}\n")
+    assert not is_running(int(result.stdout))
 
 
 @pytest.mark.parametrize(("others", "status"), [(0, 75), (75, 75), (4, 4)])
