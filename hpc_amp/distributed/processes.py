@@ -79,11 +79,20 @@ def _wait(ranks: dict[int, int], failed: int) -> int:
             stopped = status
         elif status != 0 and not failed:
             failed = status if status > 0 else 128 - status
-            how = f"exit status {status}" if status > 0 else signal.Signals(-status).name
-            _say(f"rank {rank} ended with {how}")
+            _say(f"rank {rank} ended with {_how(status)}")
             _send(os.kill, ranks, signal.SIGTERM)
             signal.alarm(_GRACE)
     return failed or stopped
+
+
+def _how(status: int) -> str:
+    """An exit status in words. A negative one is that of a process which a signal has ended."""
+    if status > 0:
+        return f"exit status {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:  # a real-time signal, most of which have no name
+        return f"signal {-status}"
 
 
 def _send(send: Callable[[int, int], None], ranks: dict[int, int], number: int) -> None:

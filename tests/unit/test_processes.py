@@ -49,6 +49,7 @@ def test_each_rank_has_its_variables() -> None:
     [
         ("sys.exit(3)", 3, "exit status 3"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "SIGKILL"),
+        ("os.kill(os.getpid(), 35)", 163, "signal 35"),
     ],
 )
 def test_when_a_rank_fails_the_others_are_ended(end: str, status: int, how: str) -> None:
