@@ -128,6 +128,9 @@ def _replace(program: RankProgram, world: World, complaint: str) -> NoReturn:
             os.chdir(program.folder)
         if world.size > 1 and (program.may_stop or program.label):
             sys.exit(_supervised(program, command, environment, world))
+        # Python ignores these two, and a program would inherit that: `yes | head` would not end.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
         os.execvpe(executable, command, environment)
     except OSError as error:
         _fail(f"{complaint} {word!r} in {program.folder or os.getcwd()!r}: {error}")

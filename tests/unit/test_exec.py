@@ -84,6 +84,16 @@ def test_exit_codes_and_signals_are_the_program_s_own() -> None:
     assert execute("--", "sh", "-c", "kill -TERM $$").returncode == -signal.SIGTERM
 
 
+@pytest.mark.parametrize("words", [["--"], ["--job"]])
+def test_no_signal_is_ignored_that_python_ignores(words: list[str], tmp_path: Path) -> None:
+    show = ["sh", "-c", "grep SigIgn /proc/$$/status"]
+    arguments = [*words, *show] if words == ["--"] else [*words, write_job(tmp_path, run=show)]
+
+    ignored = int(execute(*arguments).stdout.split()[1], 16)
+
+    assert not ignored & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
+
+
 def test_signals_that_were_blocked_outside_reach_the_program() -> None:
     """What serves the container's files has them blocked, and so has all that it starts."""
     program = "import os, signal; os.kill(os.getpid(), signal.SIGTERM); print('went on')"
