@@ -21,8 +21,8 @@ _GRACE = 30
 
 
 def run_ranks(number: int, command: list[str]) -> int:
-    """Run a command as each of `number` ranks, with the variables that torchrun sets, and wait for
-    them.
+    """Run a command as each of `number` ranks, and wait for them. They have the variables of a rank
+    of torchrun, without those of its store and its error files.
 
     Signals are forwarded to the ranks. If a rank fails, the others get SIGTERM, and SIGKILL 30 s
     later. Returns the exit status of the first rank that failed, or 128 and the number of the
@@ -60,7 +60,12 @@ def run_ranks(number: int, command: list[str]) -> int:
 def _environment(rank: int, number: int) -> dict[str, str]:
     own = {
         **{"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number},
-        **{"GROUP_RANK": 0, PARENT: os.getpid()},
+        # Frameworks see by these that the ranks are started already, and start none.
+        **{"GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1},
+        **{"ROLE_RANK": rank, "ROLE_WORLD_SIZE": number, "ROLE_NAME": "default"},
+        "TORCHELASTIC_RUN_ID": "none",
+        **{"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0},
+        PARENT: os.getpid(),
     }
     return {**os.environ, **{name: str(value) for name, value in own.items()}}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,11 +13,13 @@ import pytest
 from support.stubs import StubHost, read_reports, report_command, wait
 from support.waiting import is_running, wait_until
 
+from hpc_amp.errors import ConfigError
+
 RUN = (
     "import sys; from hpc_amp.distributed.processes import run_ranks; "
     "sys.exit(run_ranks(int(sys.argv[1]), [sys.executable, '-c', sys.argv[2]]))"
 )
-RANK = "import os, signal, sys, time; rank = int(os.environ['RANK']); "
+RANK = "import json, os, signal, sys, time; rank = int(os.environ['RANK']); "
 
 
 def start(program: str, ranks: int = 2) -> subprocess.Popen[str]:
@@ -34,14 +37,21 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def test_each_rank_has_its_variables() -> None:
-    names = "'RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK HPC_AMP_PARENT'"
-    process = start(
-        f"os.write(1, (' '.join(map(os.environ.get, {names}.split())) + '\\n').encode())", 3
-    )
+    process = start("os.write(1, (json.dumps(dict(os.environ)) + '\\n').encode())", 3)
     status, output, messages = ended(process)
 
     assert (status, messages) == (0, "")
-    assert sorted(output.splitlines()) == [f"{rank} 3 {rank} 3 0 {process.pid}" for rank in range(3)]
+    ranks = sorted(map(json.loads, output.splitlines()), key=lambda environ: environ["RANK"])
+    for rank, environ in enumerate(ranks):
+        expected = {
+            **{"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0},
+            **{"WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3, "ROLE_WORLD_SIZE": 3, "GROUP_WORLD_SIZE": 1},
+            **{"ROLE_NAME": "default", "TORCHELASTIC_RUN_ID": "none"},
+            **{"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0},
+            "HPC_AMP_PARENT": process.pid,
+        }
+        assert environ | {name: str(value) for name, value in expected.items()} == environ
+    assert len(ranks) == 3
 
 
 @pytest.mark.parametrize(
@@ -129,3 +139,11 @@ def test_arguments_for_the_launcher_are_for_torchrun(host: StubHost) -> None:
     assert host.plan(config).launcher.name == "processes"
     assert host.plan({**config, "launch": {"args": ["--tee=3"]}}).launcher.name == "torchrun"
     assert host.plan({**config, "launch": "torchrun"}).launcher.name == "torchrun"
+    unused = "launch.args --tee=3: {} has no options"
+    for method in ("processes", "single"):
+        job = {"ranks_per_node": 2 if method == "processes" else 1}
+        launch = {"method": method, "args": ["--tee=3"]}
+        with pytest.raises(ConfigError, match=unused.format(method)):
+            host.plan({**config, "job": job, "launch": launch})
+    alone = host.plan({**config, "job": {}, "launch": {"args": ["--tee=3"]}})
+    assert unused.format("single") in alone.remarks
