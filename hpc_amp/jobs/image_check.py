@@ -126,7 +126,7 @@ def check_image(plan: Plan, client: Client) -> Findings:
             _write(record, start.image)
         return
     by_name = not plan.container.is_path(start.image)  # the nodes may have another one
-    if by_name or missing or _from_outside(start, answer) or _setup_may_matter(plan):
+    if by_name or missing or _from_outside(start, answer) or _setup_may_matter(plan, answer):
         why = "the job ends at its start, unless its setup or its nodes provide it"
         yield Finding("img.python", "warning", problem, why)
         return
@@ -203,12 +203,14 @@ def _from_outside(start: _Start, answer: _Answer) -> bool:
     return any(python.is_relative_to(bind.destination) for bind in binds)
 
 
-def _setup_may_matter(plan: Plan) -> bool:
-    """Whether the lines of `setup` may change what Python finds in the container. Modules do not,
-    nor do variables that neither Python nor the container runtime reads."""
+def _setup_may_matter(plan: Plan, answer: _Answer) -> bool:
+    """Whether the lines of `setup` may change what Python finds in the container. Variables that
+    neither Python nor the container runtime reads do not. Modules may only provide a Python that
+    the image does not have, by a bind."""
+    harmless = ["export"] if answer.python is None else ["module", "ml", "export"]
     read = tuple(name.upper().replace("-", "_") for name in ("python", *plan.container.binaries))
     for command in read_shell(f"{plan.site.setup}\n{plan.job.resources.setup}").commands:
-        if command.program and command.program[0].text not in ("module", "ml", "export"):
+        if command.program and command.program[0].text not in harmless:
             return True
         names = {name for name, _ in command.assignments} | command.exported
         if any(name == "PATH" or name.startswith(read) for name in names):
