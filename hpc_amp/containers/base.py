@@ -82,6 +82,9 @@ class Container(ABC):
     """What the path of a bind may not contain, as a sentence for messages."""
     wraps: ClassVar[Mapping[str, Wrapper]] = {}
     """The programs with which a user can start a command in a container."""
+    prefixes: ClassVar[tuple[str, ...]] = ()
+    """With which the names of variables begin that the programs read on the host. Default: their
+    own names."""
     handled: ClassVar[tuple[str, ...]] = ()
     """Variables of the user's shell that the host code removes before the ranks start."""
 

@@ -208,7 +208,8 @@ def _setup_may_matter(plan: Plan, answer: _Answer) -> bool:
     neither Python nor the container runtime reads do not. Modules may only provide a Python that
     the image does not have, by a bind."""
     harmless = ["export"] if answer.python is None else ["module", "ml", "export"]
-    read = tuple(name.upper().replace("-", "_") for name in ("python", *plan.container.binaries))
+    programs = [name.upper().replace("-", "_") for name in plan.container.binaries]
+    read = ("PYTHON", *(plan.container.prefixes or programs))
     for command in read_shell(f"{plan.site.setup}\n{plan.job.resources.setup}").commands:
         if command.program and command.program[0].text not in harmless:
             return True

@@ -244,7 +244,10 @@ def test_without_the_runtime_nothing_is_known_or_recorded(host: StubHost, bare: 
 def test_setup_may_provide_what_is_missing(
     setup: str, severity: str, host: StubHost, says: Make
 ) -> None:
-    (only,) = found(host, says(torch=None), {**TRAIN, "job": {"setup": setup}})
+    # Apptainer reads the variables of Singularity, too.
+    container = {"runtime": "apptainer"}
+    config = {**TRAIN, "container": container, "job": {"setup": setup}}
+    (only,) = found(host, says(torch=None), config)
     assert only.severity == severity
     assert only.why.endswith("unless its setup or its nodes provide it") == (severity == "warning")
 

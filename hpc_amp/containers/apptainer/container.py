@@ -45,6 +45,7 @@ class Apptainer(Container):
     image_forms = "a .sif file or a sandbox folder"
     unmountable = "',', ':', '^', and a blank or a backslash at the end cannot stand in a mount"
     wraps: ClassVar[Mapping[str, Wrapper]] = {"apptainer": _EXEC, "singularity": _EXEC}
+    prefixes = PREFIXES
     handled = tuple(f"{prefix}ENV_LD_LIBRARY_PATH" for prefix in PREFIXES)
 
     def check_image(self, image: str) -> None:
