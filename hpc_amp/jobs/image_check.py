@@ -6,10 +6,10 @@ finds its packages. The file images/<hash> in the user's state folder then recor
 needs no further look. The hash is of the image, by its path, inode, size and time of change, and of
 all that is started in it.
 
-Neither an unsuitable image is recorded, nor one that did not start. So a job is only refused after a look at the image as it is
-now, and an old, lost or damaged record cannot refuse one. If the image changed without a trace,
-such as packages deep in a folder, it is not looked at again before its record expires; the job's
-preflight finds what is missing.
+Neither an unsuitable image is recorded, nor one that did not start. So a job is only refused after
+a look at the image as it is now, and an old, lost or damaged record cannot refuse one. If the image
+changed without a trace, such as packages deep in a folder, it is not looked at again before its
+record expires; the job's preflight finds what is missing.
 """
 
 from __future__ import annotations
@@ -231,11 +231,21 @@ def _ask(start: _Start) -> _Answer | Literal["silent", "failed"]:
     `failed` if the container does not start here. Raises HpcAmpError if this machine cannot run the
     image."""
     container = start.runtime()
-    words = container.words_here(start.image, binds=start.binds, args=start.args)
+    until = time.monotonic() + LOOK_SECONDS
+    try:
+        words = container.words_here(
+            start.image, binds=start.binds, args=start.args, seconds=LOOK_SECONDS
+        )
+    except HpcAmpError:
+        if time.monotonic() < until:
+            raise
+        return "silent"
     command = [*words, start.python, "-B", "-c", _ENTER, start.variables, _LOOK]
     environ = {**environment_of(container, os.environ), "PYTHONNOUSERSITE": "1"}
     try:
-        status, output, errors = run_in_time(command, LOOK_SECONDS, environ=environ, folder="/")
+        status, output, errors = run_in_time(
+            command, max(0.0, until - time.monotonic()), environ=environ, folder="/"
+        )
     except OSError:
         return "failed"
     except subprocess.TimeoutExpired:
