@@ -19,6 +19,17 @@ from hpc_amp.distributed.supervise import EXIT_CHECKPOINTED, FORWARDED
 _GRACE = 30
 """Seconds between SIGTERM and SIGKILL for the other ranks of one that failed."""
 
+_SAME = {
+    "GROUP_RANK": "0",
+    "GROUP_WORLD_SIZE": "1",
+    "ROLE_NAME": "default",
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+    "TORCHELASTIC_MAX_RESTARTS": "0",
+}
+"""Variables of torchrun that are the same for all ranks. Frameworks see by them that the ranks are
+started already, and start none."""
+
 
 def run_ranks(number: int, command: list[str]) -> int:
     """Run a command as each of `number` ranks, and wait for them. They have the variables of a rank
@@ -44,7 +55,7 @@ def run_ranks(number: int, command: list[str]) -> int:
     failed = 0
     try:
         for rank in range(number):
-            # A group of its own: a signal to the group of this process reaches it by `forward` only.
+            # A group of its own: a signal to this process's group reaches it by `forward` only.
             process = os.posix_spawn(
                 command[0], command, _environment(rank, number), setpgroup=0, setsigmask=()
             )
@@ -58,16 +69,12 @@ def run_ranks(number: int, command: list[str]) -> int:
 
 
 def _environment(rank: int, number: int) -> dict[str, str]:
-    own = {
-        **{"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number},
-        # Frameworks see by these that the ranks are started already, and start none.
-        **{"GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1},
-        **{"ROLE_RANK": rank, "ROLE_WORLD_SIZE": number, "ROLE_NAME": "default"},
-        "TORCHELASTIC_RUN_ID": "none",
-        **{"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0},
+    own: dict[str, int] = {
+        **dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), rank),
+        **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), number),
         PARENT: os.getpid(),
     }
-    return {**os.environ, **{name: str(value) for name, value in own.items()}}
+    return {**os.environ, **_SAME, **{name: str(value) for name, value in own.items()}}
 
 
 def _wait(ranks: dict[int, int], failed: int) -> int:

@@ -118,7 +118,9 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path, *, shares_code: bool
     if job.launch.args and not launcher.takes_args:
         unused = f"launch.args {' '.join(job.launch.args)}: {method} has no options"
         if job.launch.method != "auto":
-            raise ConfigError(unused, where=loaded.where("launch.args"), hint="leave launch.args out")
+            raise ConfigError(
+                unused, where=loaded.where("launch.args"), hint="leave launch.args out"
+            )
         remarks += (unused,)
     _check_entry(loaded, container, scheduler, launcher)
     _check_paths(loaded, job, run_dir, workdir, container)

@@ -22,7 +22,6 @@ from hpc_amp.jobs.events import FINAL, is_only_created, read_events
 from hpc_amp.jobs.known import known_folders
 from hpc_amp.jobs.status import RunStatus, left_of_moved, run_statuses
 
-
 History = tuple[list[dict[str, Any]], Path | None]
 """The events of a run, and its newest attempt."""
 
@@ -105,9 +104,7 @@ def old_runs(
         if status.state in FINAL and not leftovers(status).is_something
     ]
     needed = _needed([Path(status.run_dir) for status in ended])
-    return [
-        _removable(status, histories) for status in ended if Path(status.run_dir) not in needed
-    ]
+    return [_removable(status, histories) for status in ended if Path(status.run_dir) not in needed]
 
 
 def _needed(run_dirs: Sequence[Path]) -> dict[Path, Path]:

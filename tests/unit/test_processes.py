@@ -44,10 +44,14 @@ def test_each_rank_has_its_variables() -> None:
     ranks = sorted(map(json.loads, output.splitlines()), key=lambda environ: environ["RANK"])
     for rank, environ in enumerate(ranks):
         expected = {
-            **{"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0},
-            **{"WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3, "ROLE_WORLD_SIZE": 3, "GROUP_WORLD_SIZE": 1},
-            **{"ROLE_NAME": "default", "TORCHELASTIC_RUN_ID": "none"},
-            **{"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0},
+            **dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), rank),
+            **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), 3),
+            "GROUP_RANK": 0,
+            "GROUP_WORLD_SIZE": 1,
+            "ROLE_NAME": "default",
+            "TORCHELASTIC_RUN_ID": "none",
+            "TORCHELASTIC_RESTART_COUNT": 0,
+            "TORCHELASTIC_MAX_RESTARTS": 0,
             "HPC_AMP_PARENT": process.pid,
         }
         assert environ | {name: str(value) for name, value in expected.items()} == environ
