@@ -40,32 +40,33 @@ class Removable:
 def removable(run_dirs: Sequence[Path]) -> list[Removable]:
     """The given runs. Raises UsageError for one that has not ended, is a point of a campaign, or
     has weights that another run still needs."""
-    found = []
+    found: list[tuple[RunStatus, str]] = []
+    with_jobs = []
     histories = _histories(run_dirs)
     for status in run_statuses(run_dirs):
         run_dir = Path(status.run_dir)
+        state = status.state
         campaign = _campaign_of(run_dir)
         if campaign is not None:
             raise UsageError(f"{run_dir} is a point of {campaign}", hint="remove the whole folder")
         place = rundir.origin(run_dir, read_json(run_dir / "job.json"))
         if rundir.is_copy(place):
-            found.append(_removable(status, histories, state="copy"))
-            continue
-        if place is not None:
+            state = "copy"
+        elif place is not None:
             moved = left_of_moved(status)
             if moved is not None:
                 raise UsageError(f"{run_dir} was moved, and {moved}", hint="wait for its end")
-            found.append(_removable(status, histories))
-            continue
-        if status.state not in FINAL and not is_only_created(run_dir):
-            raise UsageError(f"{run_dir} is {status.state}", hint=f"hpc-amp cancel {run_dir}")
-        left = leftovers(status)
+        elif state not in FINAL and not is_only_created(run_dir):
+            raise UsageError(f"{run_dir} is {state}", hint=f"hpc-amp cancel {run_dir}")
+        else:
+            with_jobs.append(status)
+        found.append((status, state))
+    for status, left in zip(with_jobs, leftovers(with_jobs), strict=True):
         if left.is_something:
-            raise UsageError(f"{run_dir}: {left}", hint="try again when it has ended")
-        found.append(_removable(status, histories))
+            raise UsageError(f"{status.run_dir}: {left}", hint="try again when it has ended")
     for run_dir, user in _needed(run_dirs).items():
         raise UsageError(f"{user} needs files of {run_dir}", hint="remove that first")
-    return found
+    return [_removable(status, state, histories) for status, state in found]
 
 
 def old_runs(
@@ -98,13 +99,18 @@ def old_runs(
         if now - _changed(run_dir) >= older_than and _campaign_of(run_dir) is None
     ]
     histories = _histories(chosen)
-    ended = [
+    ended = [status for status in run_statuses(chosen) if status.state in FINAL]
+    gone = [
         status
-        for status in run_statuses(chosen)
-        if status.state in FINAL and not leftovers(status).is_something
+        for status, left in zip(ended, leftovers(ended), strict=True)
+        if not left.is_something
     ]
-    needed = _needed([Path(status.run_dir) for status in ended])
-    return [_removable(status, histories) for status in ended if Path(status.run_dir) not in needed]
+    needed = _needed([Path(status.run_dir) for status in gone])
+    return [
+        _removable(status, status.state, histories)
+        for status in gone
+        if Path(status.run_dir) not in needed
+    ]
 
 
 def _needed(run_dirs: Sequence[Path]) -> dict[Path, Path]:
@@ -215,11 +221,9 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def _removable(
-    status: RunStatus, histories: dict[Path, History], state: str | None = None
-) -> Removable:
+def _removable(status: RunStatus, state: str, histories: dict[Path, History]) -> Removable:
     run_dir = Path(status.run_dir)
-    return Removable(run_dir, state or status.state, size_of(run_dir), histories[run_dir])
+    return Removable(run_dir, state, size_of(run_dir), histories[run_dir])
 
 
 def _histories(run_dirs: Sequence[Path]) -> dict[Path, History]:

@@ -102,6 +102,9 @@ def test_prune_keeps_the_newest_of_each_name_and_what_is_young(host: StubHost) -
         assert (str(run_dir) in shown) == is_shown
     assert str(waiting) not in shown and runs[1].exists()
     assert host.hpc_amp("prune", "--dry-run").stdout == "there is nothing to remove\n"
+    before = len(host.calls("squeue"))
+    result = host.hpc_amp("prune", "a", "--keep", "0", "--dry-run")
+    assert len(host.calls("squeue")) == before + 1, "one query for all runs"
     result = host.hpc_amp("prune", "a", "--keep", "1", "--older", "30d", "--yes")
     assert result.stdout == "removed 1 run\n", result.stderr
     assert not runs[1].exists() and runs[2].exists() and runs[3].exists() and other.exists()
