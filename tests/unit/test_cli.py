@@ -832,6 +832,14 @@ def test_run_of_a_failing_job_fails(here: StubHost) -> None:
     assert "  outcome  failed (exit status 3)" in result.stdout.splitlines()
 
 
+@pytest.mark.parametrize("command", ["validate", "config", "migrate", "explain"])
+def test_a_name_that_is_too_long_is_one_line(here: StubHost, command: str) -> None:
+    result = here.hpc_amp(command, "x" * 5000)
+
+    assert result.returncode == 2
+    assert result.stderr == f"hpc-amp: {'x' * 40}...: File name too long\n"
+
+
 def test_submit_follow_json_keeps_stdout_for_facts(here: StubHost) -> None:
     here.write_job(job(site="local", run=["echo", "hello"]))
 
