@@ -31,6 +31,31 @@ def handling(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
 
 
 @contextmanager
+def interrupted_by_all() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt in the block, as Ctrl-C does. Only the first
+    of them does: a terminal that is closed sends several. One that this process was started to
+    ignore, such as SIGHUP by `nohup`, stays ignored. A closed output raises BrokenPipeError instead
+    of ending this process."""
+
+    def first(number: int, frame: FrameType | None) -> NoReturn:
+        for one in heeded:
+            signal.signal(one, _do_nothing)
+        raise KeyboardInterrupt
+
+    heeded = [
+        one
+        for one in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(one) is not signal.SIG_IGN
+    ]
+    with handling({**dict.fromkeys(heeded, first), signal.SIGPIPE: signal.SIG_IGN}):
+        yield
+
+
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    """A signal handler. Unlike an ignored signal, it is not inherited by programs."""
+
+
+@contextmanager
 def uninterrupted() -> Iterator[None]:
     """Block the signals of `INTERRUPTING` until the end of the block. Programs started in the block
     inherit the mask. They need it too: Ctrl-C reaches the whole process group, and a submit command

@@ -6,6 +6,7 @@ here imports torch.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -47,6 +48,11 @@ def main() -> None:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "hpc-amp"
         _fail(f"{error.format_message()} See {command} --help", 2)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        # Wherever the name was used first: it can only be one that the user gave.
+        _fail(f"{str(error.filename)[:40]}...: {error.strerror}", 2)
     except click.Abort:
         sys.exit(130)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import shlex
@@ -393,7 +394,8 @@ def _report_submission(
 def run(config: Path | JobText, overrides: tuple[str, ...]) -> None:
     """Run a job file (CONFIG) on this machine and wait for it.
 
-    Ctrl-C saves a checkpoint and stops the job.
+    Ctrl-C, SIGTERM and a closed terminal save a checkpoint and stop the job. After `nohup`, a
+    closed terminal does not.
     """
     from hpc_amp.config.sites import HERE
     from hpc_amp.jobs.submit import prepare
@@ -407,19 +409,26 @@ def run(config: Path | JobText, overrides: tuple[str, ...]) -> None:
 
 
 def _wait_here(plan: Plan, *, as_json: bool = False) -> None:
-    """Show a job of this machine until it ends. Ctrl-C stops it."""
-    try:
-        _follow(plan.run_dir, as_json=as_json)
-    except KeyboardInterrupt:
-        where = "" if plan.job.train is None else " at a checkpoint"
-        click.echo(
-            f"\nstopping{where}; press Ctrl-C again to return without waiting for it",
-            err=as_json,
-        )
-        from hpc_amp.jobs.control import cancel as cancel_run
+    """Show a job of this machine until it ends. Ctrl-C, SIGTERM, SIGHUP and a closed output stop
+    it."""
+    from hpc_amp.jobs.control import cancel as cancel_run
+    from hpc_amp.signals import interrupted_by_all
 
-        cancel_run(plan.run_dir)
-        _follow(plan.run_dir, as_json=as_json, from_end=True)
+    with interrupted_by_all():
+        try:
+            _follow(plan.run_dir, as_json=as_json)
+        except (KeyboardInterrupt, BrokenPipeError):
+            where = "" if plan.job.train is None else " at a checkpoint"
+            with contextlib.suppress(OSError):  # the terminal may be closed
+                click.echo(
+                    f"\nstopping{where}; press Ctrl-C again to return without waiting for it",
+                    err=as_json,
+                )
+            cancel_run(plan.run_dir)
+            try:
+                _follow(plan.run_dir, as_json=as_json, from_end=True)
+            except OSError:
+                raise SystemExit(1) from None
 
 
 @app.command()

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -554,25 +554,29 @@ def _run_here(
 
 
 def _follow(view: View, campaign: Campaign, points: set[int], as_json: bool) -> None:
-    """Wait until `points` have ended. Ctrl-C cancels them."""
+    """Wait until `points` have ended. Ctrl-C, SIGTERM, SIGHUP and a closed output cancel them."""
     from hpc_amp.campaigns.control import cancel
     from hpc_amp.campaigns.status import UNDER_WAY
     from hpc_amp.campaigns.words import count
+    from hpc_amp.signals import interrupted_by_all
 
     click.echo(f"{count(len(points), view.runs)} in {campaign.folder}", err=True)
     told: set[int] = set()
-    try:
-        while told != points:
-            for status in view.statuses(campaign):
-                if status.index in points - told and status.state not in UNDER_WAY:
-                    told.add(status.index)
-                    click.echo(_told(view, campaign, status), err=True)
-            time.sleep(_POLL_SECONDS)
-    except KeyboardInterrupt:
-        click.echo("\nending the current run", err=True)
-        cancel(campaign, lambda: None)
-        click.echo(view.summary(campaign, as_json=as_json))
-        raise SystemExit(130) from None
+    with interrupted_by_all():
+        try:
+            while told != points:
+                for status in view.statuses(campaign):
+                    if status.index in points - told and status.state not in UNDER_WAY:
+                        told.add(status.index)
+                        click.echo(_told(view, campaign, status), err=True)
+                time.sleep(_POLL_SECONDS)
+        except (KeyboardInterrupt, BrokenPipeError):
+            with suppress(OSError):  # the terminal may be closed
+                click.echo("\nending the current run", err=True)
+            cancel(campaign, lambda: None)
+            with suppress(OSError):
+                click.echo(view.summary(campaign, as_json=as_json))
+            raise SystemExit(130) from None
     _end(view, campaign, as_json)
 
 

@@ -96,8 +96,13 @@ def _remove(
     if not yes and not click.confirm("Remove?", err=True):
         click.echo("nothing was removed", err=True)
         raise SystemExit(1)
-    remove(runs, runs_dir, list(map(Path, targets)))
-    click.echo(f"removed {len(runs)} run{'s' * (len(runs) != 1)}")
+    kept = remove(runs, runs_dir, list(map(Path, targets)))
+    removed = len(runs) - len(kept)
+    click.echo(f"removed {removed} run{'s' * (removed != 1)}")
+    for run in kept:
+        click.echo(f"note: {run.run_dir} has changed meanwhile, and is kept", err=True)
+    if kept and targets:
+        raise SystemExit(1)
 
 
 def _listed(runs: Sequence[Removable]) -> str:

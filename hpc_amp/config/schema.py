@@ -144,7 +144,8 @@ class Launch:
     """`srun`: one task for each rank (Slurm). `mpirun`: Open MPI's. `mpiexec`: MPICH's (hydra) or
     Cray's (PALS). `torchrun`: one agent on each node. `processes`: the ranks of one node, without
     another program. `single`: one process. `auto`: the site's, else `srun` on Slurm; elsewhere
-    `single` for one rank, `processes` on one node, `mpirun` on several."""
+    `single` for one rank, on one node `processes` (`torchrun` if `args` is set), `mpirun` on
+    several."""
     mpi: Literal["none", "hybrid", "bind"] = "none"
     """Whether the program itself uses MPI. `hybrid`: it uses the image's MPI under the launcher of
     the host. `bind`: it uses the host's MPI, mounted into the image (`host_mpi` of the site). Both
@@ -154,7 +155,7 @@ class Launch:
     """Settings of the network between nodes: a [fabric profile](sites.md), `none`, or `auto`: the
     site's."""
     args: Words = field(default_factory=list)
-    """Further options for the launcher."""
+    """Further options for the launcher. `processes` and `single` have none."""
     label: bool = True
     """Begin each line of the output with its rank, as in `[rank3]: loss 0.5`, if the job has
     several ranks. It is the same under every launcher."""

@@ -92,7 +92,7 @@ class Site:
     `gridengine`: Grid Engine. `local`: the machine at hand, without any scheduler."""
     launcher: Annotated[str, Registered("hpc_amp.launchers:LAUNCHERS", ("auto",))] = "auto"
     """The launcher for `launch.method: auto`. `auto`: `srun` on Slurm; elsewhere `single` for one
-    rank, `processes` on one node, `mpirun` on several."""
+    rank, on one node `processes` (`torchrun` if the job has `launch.args`), `mpirun` on several."""
     launcher_args: Words = field(default_factory=list)
     """More options for `mpirun`, `mpiexec` and `srun`, before those of the job."""
     srun_mpi: Word = "pmix"

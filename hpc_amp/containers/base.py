@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from hpc_amp.config.site import Site
     from hpc_amp.jobs.spec import Spec
 
+PATIENCE = 60.0
+"""Seconds that a program may take to answer, such as with its version."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
@@ -82,6 +85,9 @@ class Container(ABC):
     """What the path of a bind may not contain, as a sentence for messages."""
     wraps: ClassVar[Mapping[str, Wrapper]] = {}
     """The programs with which a user can start a command in a container."""
+    prefixes: ClassVar[tuple[str, ...]] = ()
+    """With which the names of variables begin that the programs read on the host. Default: their
+    own names."""
     handled: ClassVar[tuple[str, ...]] = ()
     """Variables of the user's shell that the host code removes before the ranks start."""
 
@@ -167,11 +173,13 @@ class Container(ABC):
         args: Sequence[str] = (),
         gpu: bool = False,
         clean: bool = False,
+        seconds: float = PATIENCE,
         which: Which = shutil.which,
     ) -> list[str]:
         """The words before a command that runs in an image on this machine, in the image's root
         folder. `binds` are mounted if their sources exist. `args` are further options. `gpu`: with
-        the node's GPU driver. `clean`: without this shell's environment. Raises HpcAmpError if this
+        the node's GPU driver. `clean`: without this shell's environment. `seconds`: how long a
+        program may take that is asked for its version, and the like. Raises HpcAmpError if this
         machine cannot run the image."""
         raise HpcAmpError(f"hpc-amp does not look into images of {self.title}")
 
@@ -263,7 +271,7 @@ def version_of(program: str) -> str:
     """The first line that a program prints for `--version`, or its name if it prints none."""
     try:
         ended = subprocess.run(
-            [program, "--version"], text=True, capture_output=True, timeout=60, check=False
+            [program, "--version"], text=True, capture_output=True, timeout=PATIENCE, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return os.path.basename(program)

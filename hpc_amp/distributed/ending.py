@@ -9,6 +9,8 @@ import signal
 import sys
 from typing import NoReturn
 
+PARENT = "HPC_AMP_PARENT"
+"""The variable in which a parent gives its process id to a rank (`end_with_parent`)."""
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
@@ -25,9 +27,17 @@ def end_process(status: int) -> NoReturn:
     os._exit(status)
 
 
-def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
+def end_with_parent(number: signal.Signals = signal.SIGTERM, parent: int | None = None) -> None:
     """Have the kernel send a signal when the parent process dies. Otherwise, the ranks of a killed
-    torchrun would go on training in a directory that the next attempt writes to."""
+    torchrun would go on training in a directory that the next attempt writes to.
+
+    `parent` is its process id, for a caller that knows it. If that process has died before this
+    call, no signal will come, and this process ends at once.
+    """
+    if parent is None:
+        parent = os.getppid()
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os._exit(128 + number)

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hpc_amp.distributed.ending import end_with_parent
+from hpc_amp.distributed.ending import PARENT, end_with_parent
 from hpc_amp.distributed.environment import environment_changes
 from hpc_amp.distributed.world import World, WorldError, resolve, standard_variables
 
@@ -65,6 +65,7 @@ def main(arguments: list[str]) -> NoReturn:
         if len(arguments) >= 2 and arguments[0] == "--job":
             _run_job(Path(arguments[1]), arguments[2:])
         elif len(arguments) >= 2 and arguments[0] == "--":
+            _end_with_launcher()
             become(RankProgram(arguments[1:]))
         else:
             _fail(USAGE)
@@ -75,8 +76,10 @@ def main(arguments: list[str]) -> NoReturn:
 def _run_job(path: Path, what: list[str]) -> NoReturn:
     """Become the job's program, or run `what` instead of it. Raises WorldError."""
     if not what:
+        _end_with_launcher()
         become(_program(path, _read(path)))
     elif what == ["--mpi-probe"]:
+        _end_with_launcher()
         _check_mpi(path, _read(path))
     elif what[0] == "--preflight" and len(what) == 2:
         from hpc_amp.preflight import meeting  # only needed here
@@ -94,10 +97,16 @@ def _run_job(path: Path, what: list[str]) -> NoReturn:
         _fail(USAGE)
 
 
+def _end_with_launcher() -> None:
+    """Let this rank end with its launcher. Called before anything that takes time, such as reading
+    a file: until then, the rank would outlive its launcher."""
+    parent = os.environ.pop(PARENT, None)
+    end_with_parent(parent=int(parent) if parent else None)
+
+
 def become(program: RankProgram) -> NoReturn:
     """Replace this process by the program, as one rank of the job. Raises WorldError."""
     world = resolve(os.environ)
-    end_with_parent()
     _replace(program, world, f"rank {world.rank} cannot run")
 
 
@@ -119,6 +128,9 @@ def _replace(program: RankProgram, world: World, complaint: str) -> NoReturn:
             os.chdir(program.folder)
         if world.size > 1 and (program.may_stop or program.label):
             sys.exit(_supervised(program, command, environment, world))
+        # Python ignores these two, and a program would inherit that: `yes | head` would not end.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
         os.execvpe(executable, command, environment)
     except OSError as error:
         _fail(f"{complaint} {word!r} in {program.folder or os.getcwd()!r}: {error}")
@@ -139,7 +151,7 @@ def _supervised(
         environment,
         # The supervisor forwards SIGTERM, and the program saves then. If the supervisor is gone,
         # the program must not go on for as long as that.
-        functools.partial(end_with_parent, signal.SIGKILL),
+        functools.partial(end_with_parent, signal.SIGKILL, os.getpid()),
         may_stop=program.may_stop,
         mark=mark,
         output=LabelledOutput(world.rank) if program.label else None,
@@ -154,7 +166,6 @@ def _check_mpi(path: Path, resolved: Mapping[str, Any]) -> NoReturn:
     folder = program.folder or os.getcwd()
     world = resolve(os.environ)
     environment = _environment(program, standard_variables(world, os.environ))
-    end_with_parent()
     try:
         status = mpi.probe(resolved["job"], path.parent, folder, world, environment)
     except OSError as error:

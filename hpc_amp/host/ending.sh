@@ -15,6 +15,23 @@ scheduler_ends() { :; }
 # ask_grace: print the seconds between SIGTERM and SIGKILL, if the scheduler reports them.
 ask_grace() { :; }
 
+# outlast_ranks: wait until no process of this attempt is left on this node, and kill those that are still
+# there after the grace time. They are found by their environment, since a container may have process numbers
+# of its own; the variable is only in what was started for the ranks.
+outlast_ranks() {
+  local left until=$((SECONDS + HPC_AMP_GRACE)) waits=no
+  while :; do
+    left=$(env -u HPC_AMP_OUTCOME_FILE grep -lzxF "HPC_AMP_OUTCOME_FILE=$HPC_AMP_OUTCOME_FILE" \
+      /proc/[0-9]*/environ 2>/dev/null) || true
+    [ -n "$left" ] || return 0
+    [ "$waits" = yes ] || echo "the launcher was killed: waiting up to $HPC_AMP_GRACE s for the end of its ranks"
+    waits=yes
+    # shellcheck disable=SC2086 # the numbers are words
+    [ "$SECONDS" -lt "$until" ] || kill -s KILL ${left//[!0-9$'\n']/} 2>/dev/null || true
+    sleep 0.5
+  done
+}
+
 # end STATUS: exit; no attempt follows.
 end() {
   scheduler_ends

@@ -120,5 +120,6 @@ if ! ended_from_outside; then
   run_child launch_pid ranks </dev/null || status=$?
 fi
 [ "$status" -eq 0 ] || leave_container || true
+[ "$status" -ne 137 ] || outlast_ranks # a launcher that was killed has not waited for them
 # shellcheck source=outcome.sh
 source "$run_dir/src/hpc_amp/host/outcome.sh"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -119,13 +119,24 @@ class Leftovers:
         return str(self.orphan or "")
 
 
-def leftovers(status: RunStatus) -> Leftovers:
-    """Look for the jobs and the ranks of a run that has ended. Raises SchedulerError if the
-    scheduler does not answer."""
-    run_dir = Path(status.run_dir)
-    job_ids = [*([status.job_id] if status.job_id else []), *read_chain(run_dir)]
-    jobs = get_scheduler(status.scheduler).unended(job_ids) if job_ids else {}
-    return Leftovers(jobs, find_orphan(run_dir, status.scheduler))
+def leftovers(statuses: Sequence[RunStatus]) -> list[Leftovers]:
+    """Look for the jobs and the ranks of runs that have ended. Each scheduler is queried once.
+    Raises SchedulerError if one does not answer."""
+    job_ids = [
+        [*([status.job_id] if status.job_id else []), *read_chain(Path(status.run_dir))]
+        for status in statuses
+    ]
+    of_scheduler: dict[str, list[str]] = {}
+    for status, own in zip(statuses, job_ids, strict=True):
+        of_scheduler.setdefault(status.scheduler, []).extend(own)
+    there = {name: get_scheduler(name).unended(ids) for name, ids in of_scheduler.items() if ids}
+    return [
+        Leftovers(
+            {one: there[status.scheduler][one] for one in own if one in there[status.scheduler]},
+            find_orphan(Path(status.run_dir), status.scheduler),
+        )
+        for status, own in zip(statuses, job_ids, strict=True)
+    ]
 
 
 def _refuse_unsettled(status: RunStatus) -> None:

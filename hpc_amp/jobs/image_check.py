@@ -6,10 +6,10 @@ finds its packages. The file images/<hash> in the user's state folder then recor
 needs no further look. The hash is of the image, by its path, inode, size and time of change, and of
 all that is started in it.
 
-An unsuitable image is not recorded. So a job is only refused after a look at the image as it is
-now, and an old, lost or damaged record cannot refuse one. If the image changed without a trace,
-such as packages deep in a folder, it is not looked at again before its record expires; the job's
-preflight finds what is missing.
+Neither an unsuitable image is recorded, nor one that did not start. So a job is only refused after
+a look at the image as it is now, and an old, lost or damaged record cannot refuse one. If the image
+changed without a trace, such as packages deep in a folder, it is not looked at again before its
+record expires; the job's preflight finds what is missing.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import subprocess
 import time
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from hpc_amp.clients import run_in_time
 from hpc_amp.config.bind import parse_bind
@@ -117,16 +118,18 @@ def check_image(plan: Plan, client: Client) -> Findings:
             yield Finding("img.arch", "error", what, "the job would end at its start", fix)
             return
         runs_here = architecture in (None, machine())
-        answer = _ask(start) if runs_here else None
+        answer = _ask(start) if runs_here else "silent"
     except HpcAmpError:
         return  # this machine does not have the container runtime
-    problem = _problem(start, answer, trains=trains) if answer is not None else ""
-    if answer is None or not problem:
+    if answer == "failed":
+        return
+    problem = _problem(start, answer, trains=trains) if answer != "silent" else ""
+    if answer == "silent" or not problem:
         if record is not None:
             _write(record, start.image)
         return
     by_name = not plan.container.is_path(start.image)  # the nodes may have another one
-    if by_name or missing or _from_outside(start, answer) or _setup_may_matter(plan):
+    if by_name or missing or _from_outside(start, answer) or _setup_may_matter(plan, answer):
         why = "the job ends at its start, unless its setup or its nodes provide it"
         yield Finding("img.python", "warning", problem, why)
         return
@@ -203,12 +206,15 @@ def _from_outside(start: _Start, answer: _Answer) -> bool:
     return any(python.is_relative_to(bind.destination) for bind in binds)
 
 
-def _setup_may_matter(plan: Plan) -> bool:
-    """Whether the lines of `setup` may change what Python finds in the container. Modules do not,
-    nor do variables that neither Python nor the container runtime reads."""
-    read = tuple(name.upper().replace("-", "_") for name in ("python", *plan.container.binaries))
+def _setup_may_matter(plan: Plan, answer: _Answer) -> bool:
+    """Whether the lines of `setup` may change what Python finds in the container. Variables that
+    neither Python nor the container runtime reads do not. Modules may only provide a Python that
+    the image does not have, by a bind."""
+    harmless = ["export"] if answer.python is None else ["module", "ml", "export"]
+    programs = [name.upper().replace("-", "_") for name in plan.container.binaries]
+    read = ("PYTHON", *(plan.container.prefixes or programs))
     for command in read_shell(f"{plan.site.setup}\n{plan.job.resources.setup}").commands:
-        if command.program and command.program[0].text not in ("module", "ml", "export"):
+        if command.program and command.program[0].text not in harmless:
             return True
         names = {name for name, _ in command.assignments} | command.exported
         if any(name == "PATH" or name.startswith(read) for name in names):
@@ -220,24 +226,37 @@ def _setup_may_matter(plan: Plan) -> bool:
 
 
 @functools.cache  # the runs of a campaign mostly have one image
-def _ask(start: _Start) -> _Answer | None:
-    """Start the image, and ask its Python. None if there is no answer: the time is over, or the
-    container does not start here. Raises HpcAmpError if this machine cannot run the image."""
+def _ask(start: _Start) -> _Answer | Literal["silent", "failed"]:
+    """Start the image, and ask its Python. Without an answer, `silent` if the time is over, and
+    `failed` if the container does not start here. Raises HpcAmpError if this machine cannot run the
+    image."""
     container = start.runtime()
-    words = container.words_here(start.image, binds=start.binds, args=start.args)
+    until = time.monotonic() + LOOK_SECONDS
+    try:
+        words = container.words_here(
+            start.image, binds=start.binds, args=start.args, seconds=LOOK_SECONDS
+        )
+    except HpcAmpError:
+        if time.monotonic() < until:
+            raise
+        return "silent"
     command = [*words, start.python, "-B", "-c", _ENTER, start.variables, _LOOK]
     environ = {**environment_of(container, os.environ), "PYTHONNOUSERSITE": "1"}
     try:
-        status, output, errors = run_in_time(command, LOOK_SECONDS, environ=environ, folder="/")
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+        status, output, errors = run_in_time(
+            command, max(0.0, until - time.monotonic()), environ=environ, folder="/"
+        )
+    except OSError:
+        return "failed"
+    except subprocess.TimeoutExpired:
+        return "silent"
     for line in output.splitlines():
         if line.startswith(_MARK):
             return _Answer(**json.loads(line[len(_MARK) :]))
     said, _ = container.explain(f"{errors}\n{output}")
     if status != 0 and _names_missing(said, start.python):
         return _Answer(python=None, prefix="", torch=None)
-    return None
+    return "failed"
 
 
 def _names_missing(said: str, program: str) -> bool:

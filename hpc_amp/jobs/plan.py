@@ -115,6 +115,13 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path, *, shares_code: bool
             where=loaded.where("launch.mpi"),
             hint="use launch.method srun, mpirun or mpiexec",
         )
+    if job.launch.args and not launcher.takes_args:
+        unused = f"launch.args {' '.join(job.launch.args)}: {method} has no options"
+        if job.launch.method != "auto":
+            raise ConfigError(
+                unused, where=loaded.where("launch.args"), hint="leave launch.args out"
+            )
+        remarks += (unused,)
     _check_entry(loaded, container, scheduler, launcher)
     _check_paths(loaded, job, run_dir, workdir, container)
     remarks += _missing_binds(loaded, container, here=scheduler.one_machine)

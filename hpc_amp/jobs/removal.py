@@ -11,14 +11,19 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpc_amp.errors import UsageError
 from hpc_amp.files import read_json
 from hpc_amp.jobs import rundir
+from hpc_amp.jobs.attempts import newest_attempt
 from hpc_amp.jobs.control import leftovers
 from hpc_amp.jobs.events import FINAL, is_only_created, read_events
 from hpc_amp.jobs.known import known_folders
 from hpc_amp.jobs.status import RunStatus, left_of_moved, run_statuses
+
+History = tuple[list[dict[str, Any]], Path | None]
+"""The events of a run, and its newest attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,36 +33,40 @@ class Removable:
     run_dir: Path
     state: str
     size: int
+    history: History
+    """From before its state was determined. It shows whether the run has gone on since."""
 
 
 def removable(run_dirs: Sequence[Path]) -> list[Removable]:
     """The given runs. Raises UsageError for one that has not ended, is a point of a campaign, or
     has weights that another run still needs."""
-    found = []
+    found: list[tuple[RunStatus, str]] = []
+    with_jobs = []
+    histories = _histories(run_dirs)
     for status in run_statuses(run_dirs):
         run_dir = Path(status.run_dir)
+        state = status.state
         campaign = _campaign_of(run_dir)
         if campaign is not None:
             raise UsageError(f"{run_dir} is a point of {campaign}", hint="remove the whole folder")
         place = rundir.origin(run_dir, read_json(run_dir / "job.json"))
         if rundir.is_copy(place):
-            found.append(_removable(status, state="copy"))
-            continue
-        if place is not None:
+            state = "copy"
+        elif place is not None:
             moved = left_of_moved(status)
             if moved is not None:
                 raise UsageError(f"{run_dir} was moved, and {moved}", hint="wait for its end")
-            found.append(_removable(status))
-            continue
-        if status.state not in FINAL and not is_only_created(run_dir):
-            raise UsageError(f"{run_dir} is {status.state}", hint=f"hpc-amp cancel {run_dir}")
-        left = leftovers(status)
+        elif state not in FINAL and not is_only_created(run_dir):
+            raise UsageError(f"{run_dir} is {state}", hint=f"hpc-amp cancel {run_dir}")
+        else:
+            with_jobs.append(status)
+        found.append((status, state))
+    for status, left in zip(with_jobs, leftovers(with_jobs), strict=True):
         if left.is_something:
-            raise UsageError(f"{run_dir}: {left}", hint="try again when it has ended")
-        found.append(_removable(status))
+            raise UsageError(f"{status.run_dir}: {left}", hint="try again when it has ended")
     for run_dir, user in _needed(run_dirs).items():
         raise UsageError(f"{user} needs files of {run_dir}", hint="remove that first")
-    return found
+    return [_removable(status, state, histories) for status, state in found]
 
 
 def old_runs(
@@ -89,13 +98,19 @@ def old_runs(
         for run_dir in dict.fromkeys(not_kept)
         if now - _changed(run_dir) >= older_than and _campaign_of(run_dir) is None
     ]
-    ended = [
+    histories = _histories(chosen)
+    ended = [status for status in run_statuses(chosen) if status.state in FINAL]
+    gone = [
         status
-        for status in run_statuses(chosen)
-        if status.state in FINAL and not leftovers(status).is_something
+        for status, left in zip(ended, leftovers(ended), strict=True)
+        if not left.is_something
     ]
-    needed = _needed([Path(status.run_dir) for status in ended])
-    return [_removable(status) for status in ended if Path(status.run_dir) not in needed]
+    needed = _needed([Path(status.run_dir) for status in gone])
+    return [
+        _removable(status, status.state, histories)
+        for status in gone
+        if Path(status.run_dir) not in needed
+    ]
 
 
 def _needed(run_dirs: Sequence[Path]) -> dict[Path, Path]:
@@ -147,10 +162,14 @@ def _campaign_of(run_dir: Path) -> Path | None:
     return next((one for one in run_dir.parents if (one / "campaign.json").is_file()), None)
 
 
-def remove(runs: Sequence[Removable], runs_dir: Path, named: Sequence[Path] = ()) -> None:
+def remove(
+    runs: Sequence[Removable], runs_dir: Path, named: Sequence[Path] = ()
+) -> list[Removable]:
     """Remove runs, and the symbolic links to them in `runs_dir` and among the paths `named`. A file
-    `latest` then names the newest run that is left. Raises UsageError for a run that cannot be
-    removed; those before it are gone then."""
+    `latest` then names the newest run that is left. Returns the runs that are kept because they
+    have gone on since they were found, such as by `hpc-amp resume`. Raises UsageError for a run
+    that cannot be removed; those before it are gone then."""
+    kept = []
     found = (*named, *runs_dir.glob("*"), *runs_dir.glob("*/[0-9]*"))
     links = [path for path in found if os.path.islink(path)]
     for run in runs:
@@ -160,6 +179,9 @@ def remove(runs: Sequence[Removable], runs_dir: Path, named: Sequence[Path] = ()
         doomed = folder.with_name(f".removed-{folder.name}")
         parents = {place.parent for place in places}
         with_latest = [one for one in parents if os.path.lexists(one / "latest")]
+        if _history(folder) != run.history:
+            kept.append(run)
+            continue
         try:
             # It is renamed first, so that an error does not leave a part of a run under its name.
             folder.rename(doomed)
@@ -179,6 +201,7 @@ def remove(runs: Sequence[Removable], runs_dir: Path, named: Sequence[Path] = ()
                     if os.listdir(parent) == [".compiled"]:
                         shutil.rmtree(parent / ".compiled")
                     parent.rmdir()
+    return kept
 
 
 def remove_remains(runs_dir: Path) -> None:
@@ -198,9 +221,17 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def _removable(status: RunStatus, state: str | None = None) -> Removable:
+def _removable(status: RunStatus, state: str, histories: dict[Path, History]) -> Removable:
     run_dir = Path(status.run_dir)
-    return Removable(run_dir, state or status.state, size_of(run_dir))
+    return Removable(run_dir, state, size_of(run_dir), histories[run_dir])
+
+
+def _histories(run_dirs: Sequence[Path]) -> dict[Path, History]:
+    return {run_dir: _history(run_dir) for run_dir in run_dirs}
+
+
+def _history(run_dir: Path) -> History:
+    return read_events(run_dir), newest_attempt(run_dir)
 
 
 def _changed(run_dir: Path) -> float:

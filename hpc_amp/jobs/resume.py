@@ -111,7 +111,7 @@ def _refuse_under_way(run_dir: Path) -> tuple[RunStatus, list[str]]:
             f"{run_dir} is incomplete: its command was ended before it was submitted",
             hint="submit it again",
         )
-    left = leftovers(status)
+    (left,) = leftovers([status])
     own = {job_id: job for job_id, job in left.jobs.items() if job_id == status.job_id}
     if any(not job.stuck for job in own.values()):
         raise UsageError(f"job {status.job_id} of {run_dir} is still ending", hint="try again")

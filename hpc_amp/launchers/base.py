@@ -30,6 +30,8 @@ class Launcher(ABC):
     name: ClassVar[str]
     mpi: ClassVar[bool] = False
     """Whether it can start the ranks as an MPI program (`launch.mpi`)."""
+    takes_args: ClassVar[bool] = True
+    """Whether it has options, which a job adds with `launch.args`."""
     makes_steps: ClassVar[bool] = False
     """Whether it belongs to a scheduler and creates a step of that scheduler's job."""
     starts_agents: ClassVar[bool] = False

@@ -16,6 +16,7 @@ class Processes(Launcher):
     is in the container with them."""
 
     name = "processes"
+    takes_args = False
     starts_agents = True
 
     def forwards(self, plan: Spec) -> dict[str, str]:

@@ -15,6 +15,7 @@ class Single(Launcher):
     """Starts the only rank as a child process of the script."""
 
     name = "single"
+    takes_args = False
 
     def forwards(self, plan: Spec) -> dict[str, str]:
         """All signals, because the launcher is the rank itself."""

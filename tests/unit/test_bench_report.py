@@ -289,7 +289,7 @@ def test_bad_input_is_one_line(host: StubHost, words: list[str], said: str) -> N
     assert said in line
 
 
-def test_ctrl_c_ends_it_and_shows_what_is_measured(host: StubHost, warm_python: Path) -> None:
+def test_a_signal_ends_it_and_shows_what_is_measured(host: StubHost, warm_python: Path) -> None:
     data = {"name": "synthetic", "synthetic": {"train": 64, "test": 32}}
     train = {"model": "fc", "batch_size": 32, "device": "cpu", "data": data}
     container = {"python": str(warm_python)}
@@ -305,7 +305,7 @@ def test_ctrl_c_ends_it_and_shows_what_is_measured(host: StubHost, warm_python: 
     for line in process.stderr:
         if "=fp32, repeat 1) " in line:
             break
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
     assert "ending the current run" in err

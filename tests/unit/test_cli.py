@@ -832,6 +832,14 @@ def test_run_of_a_failing_job_fails(here: StubHost) -> None:
     assert "  outcome  failed (exit status 3)" in result.stdout.splitlines()
 
 
+@pytest.mark.parametrize("command", ["validate", "config", "migrate", "explain"])
+def test_a_name_that_is_too_long_is_one_line(here: StubHost, command: str) -> None:
+    result = here.hpc_amp(command, "x" * 5000)
+
+    assert result.returncode == 2
+    assert result.stderr == f"hpc-amp: {'x' * 40}...: File name too long\n"
+
+
 def test_submit_follow_json_keeps_stdout_for_facts(here: StubHost) -> None:
     here.write_job(job(site="local", run=["echo", "hello"]))
 
@@ -845,8 +853,9 @@ def test_submit_follow_json_keeps_stdout_for_facts(here: StubHost) -> None:
 
 
 def start_following(here: StubHost, *command: str) -> subprocess.Popen[str]:
+    # The shell that runs the tests may let them ignore signals.
     return subprocess.Popen(
-        [sys.executable, "-m", "hpc_amp", *command],
+        ["env", "--default-signal", sys.executable, "-m", "hpc_amp", *command],
         cwd=here.work, env=here.environ(), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
@@ -879,16 +888,34 @@ def test_ctrl_c_ends_the_following_and_not_the_run(here: StubHost) -> None:
     assert until_state(here, "test", "finished")
 
 
-def test_ctrl_c_ends_a_run_that_was_started_with_run(here: StubHost) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_was_started_with_run_ends_with_it(
+    here: StubHost, number: signal.Signals
+) -> None:
     here.write_job(job(run=["bash", "-c", "echo ready; exec sleep 60"]))
     process = start_following(here, "run", "job.yaml")
     read_until(process, "ready")
 
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, _ = process.communicate(timeout=300)
 
     assert process.returncode == 1
     assert "test: cancelled" in out.splitlines()
+
+
+def test_a_run_ends_also_where_its_output_is_closed(here: StubHost) -> None:
+    """Such as that of `hpc-amp run | tee`, at the end of the terminal."""
+    loop = "echo ready; while :; do echo more; sleep 0.1; done"
+    here.write_job(job(run=["bash", "-c", loop]))
+    process = start_following(here, "run", "job.yaml")
+    read_until(process, "ready")
+
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    process.stderr.close()
+    assert process.wait(timeout=300) != 0
+
+    assert until_state(here, "test", "cancelled")
 
 
 def test_logs_follow_to_the_end(here: StubHost) -> None:

@@ -84,6 +84,16 @@ def test_exit_codes_and_signals_are_the_program_s_own() -> None:
     assert execute("--", "sh", "-c", "kill -TERM $$").returncode == -signal.SIGTERM
 
 
+@pytest.mark.parametrize("words", [["--"], ["--job"]])
+def test_no_signal_is_ignored_that_python_ignores(words: list[str], tmp_path: Path) -> None:
+    show = ["sh", "-c", "grep SigIgn /proc/$$/status"]
+    arguments = [*words, *show] if words == ["--"] else [*words, write_job(tmp_path, run=show)]
+
+    ignored = int(execute(*arguments).stdout.split()[1], 16)
+
+    assert not ignored & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
+
+
 def test_signals_that_were_blocked_outside_reach_the_program() -> None:
     """What serves the container's files has them blocked, and so has all that it starts."""
     program = "import os, signal; os.kill(os.getpid(), signal.SIGTERM); print('went on')"
@@ -370,6 +380,16 @@ def test_reversed_gpus_reach_the_program(own: dict[str, str], seen: str, tmp_pat
     )
 
     assert environ_of(job, CUDA_VISIBLE_DEVICES="0,1")["CUDA_VISIBLE_DEVICES"] == seen
+
+
+def test_a_rank_whose_launcher_has_died_before_it_does_not_begin() -> None:
+    """The kernel tells only of a parent that dies later."""
+    print_parent = ["--", "sh", "-c", 'echo "${HPC_AMP_PARENT-none}"']
+    alive = execute(*print_parent, HPC_AMP_PARENT=str(os.getpid()))
+    dead = execute(*print_parent, HPC_AMP_PARENT=str(os.getppid()))
+
+    assert (alive.returncode, alive.stdout, alive.stderr) == (0, "none\n", "")
+    assert (dead.returncode, dead.stdout, dead.stderr) == (143, "", "")
 
 
 def test_a_program_that_ignores_sigterm_ends_with_its_supervisor(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from support.stubs import Ended, StubHost, events, wait, write_outcome
-from support.waiting import wait_for_file
+from support.waiting import is_running, wait_for_file, wait_until
 
 from hpc_amp.jobs.code import host_folder
 from hpc_amp.jobs.events import read_events, record_event
@@ -76,6 +76,29 @@ def test_a_job_that_slurm_has_requeued_already_is_left_to_it(host: StubHost) -> 
 
     assert (requeues(host), ended.status) == (1, 0)
     assert events(run_dir) == ["started", "continued"]
+
+
+# ---- a launcher that is killed -------------------------------------------------------------------
+
+
+def test_no_rank_outlives_the_attempt_of_a_launcher_that_was_killed(host: StubHost) -> None:
+    """One that saves in the grace time may do so, and one that ignores SIGTERM is killed."""
+    ranks = (
+        "case $RANK in 0) trap 'sleep 1; touch saved; exit 75' TERM ;; 1) trap '' TERM ;; esac; "
+        "echo $$ >pid-$RANK.part; mv pid-$RANK.part pid-$RANK; while :; do sleep 0.05; done"
+    )
+    job = {"ranks_per_node": 2, "grace": "4s"}
+    run_dir = host.create({"run": shell(ranks), "launch": "processes", "job": job})
+    process = host.start(run_dir)
+    wait_until(lambda: len(list(host.work.glob("pid-?"))) == 2, "both ranks run")
+    attempt = run_dir / "attempts" / "1"
+
+    os.kill(int((attempt / "launcher").read_text()), signal.SIGKILL)
+    wait_for_file(attempt / "ended")
+
+    assert (host.work / "saved").exists()
+    assert not any(is_running(int((host.work / f"pid-{rank}").read_text())) for rank in (0, 1))
+    assert wait(process).status == 137
 
 
 # ---- nodes that are taken away -------------------------------------------------------------------

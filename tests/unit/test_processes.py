@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,13 +11,15 @@ from pathlib import Path
 
 import pytest
 from support.stubs import StubHost, read_reports, report_command, wait
-from support.waiting import wait_until
+from support.waiting import is_running, wait_until
+
+from hpc_amp.errors import ConfigError
 
 RUN = (
     "import sys; from hpc_amp.distributed.processes import run_ranks; "
     "sys.exit(run_ranks(int(sys.argv[1]), [sys.executable, '-c', sys.argv[2]]))"
 )
-RANK = "import os, signal, sys, time; rank = int(os.environ['RANK']); "
+RANK = "import json, os, signal, sys, time; rank = int(os.environ['RANK']); "
 
 
 def start(program: str, ranks: int = 2) -> subprocess.Popen[str]:
@@ -34,13 +37,25 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def test_each_rank_has_its_variables() -> None:
-    names = "'RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK'"
-    status, output, messages = ended(
-        start(f"os.write(1, (' '.join(map(os.environ.get, {names}.split())) + '\\n').encode())", 3)
-    )
+    process = start("os.write(1, (json.dumps(dict(os.environ)) + '\\n').encode())", 3)
+    status, output, messages = ended(process)
 
     assert (status, messages) == (0, "")
-    assert sorted(output.splitlines()) == ["0 3 0 3 0", "1 3 1 3 0", "2 3 2 3 0"]
+    ranks = sorted(map(json.loads, output.splitlines()), key=lambda environ: environ["RANK"])
+    for rank, environ in enumerate(ranks):
+        expected = {
+            **dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), rank),
+            **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), 3),
+            "GROUP_RANK": 0,
+            "GROUP_WORLD_SIZE": 1,
+            "ROLE_NAME": "default",
+            "TORCHELASTIC_RUN_ID": "none",
+            "TORCHELASTIC_RESTART_COUNT": 0,
+            "TORCHELASTIC_MAX_RESTARTS": 0,
+            "HPC_AMP_PARENT": process.pid,
+        }
+        assert environ | {name: str(value) for name, value in expected.items()} == environ
+    assert len(ranks) == 3
 
 
 @pytest.mark.parametrize(
@@ -48,6 +63,7 @@ def test_each_rank_has_its_variables() -> None:
     [
         ("sys.exit(3)", 3, "exit status 3"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "SIGKILL"),
+        ("os.kill(os.getpid(), 35)", 163, "signal 35"),
     ],
 )
 def test_when_a_rank_fails_the_others_are_ended(end: str, status: int, how: str) -> None:
@@ -55,6 +71,24 @@ def test_when_a_rank_fails_the_others_are_ended(end: str, status: int, how: str)
     program = f"time.sleep(3000) if rank != 1 else {end}"
 
     assert ended(start(program, 3)) == (status, "", f"hpc-amp: rank 1 ended with {how}\n")
+
+
+def test_where_a_rank_cannot_be_started_none_is_left() -> None:
+    """The second one cannot, and the first one would sleep for longer than the test may take."""
+    refuse = (
+        "import os; spawn = os.posix_spawn\n"
+        "def refuse(*words, **more):\n"
+        "    os.posix_spawn = lambda *words, **more: os.open('/no/such', 0)\n"
+        "    first = spawn(*words, **more); print(first, flush=True); return first\n"
+        "os.posix_spawn = refuse\n"
+    )
+    command = [sys.executable, "-c", refuse + RUN, "3", "import time; time.sleep(3000)"]
+
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    problem = "rank 1 cannot be started: [Errno 2] No such file or directory: '/no/such'"
+    assert (result.returncode, result.stderr) == (2, f"hpc-amp: {problem}\n")
+    assert not is_running(int(result.stdout))
 
 
 @pytest.mark.parametrize(("others", "status"), [(0, 75), (75, 75), (4, 4)])
@@ -109,3 +143,11 @@ def test_arguments_for_the_launcher_are_for_torchrun(host: StubHost) -> None:
     assert host.plan(config).launcher.name == "processes"
     assert host.plan({**config, "launch": {"args": ["--tee=3"]}}).launcher.name == "torchrun"
     assert host.plan({**config, "launch": "torchrun"}).launcher.name == "torchrun"
+    unused = "launch.args --tee=3: {} has no options"
+    for method in ("processes", "single"):
+        job = {"ranks_per_node": 2 if method == "processes" else 1}
+        launch = {"method": method, "args": ["--tee=3"]}
+        with pytest.raises(ConfigError, match=unused.format(method)):
+            host.plan({**config, "job": job, "launch": launch})
+    alone = host.plan({**config, "job": {}, "launch": {"args": ["--tee=3"]}})
+    assert unused.format("single") in alone.remarks

@@ -12,6 +12,19 @@ from support.stubs import StubHost
 
 from hpc_amp.jobs.events import record_event
 
+# `hpc-amp` where run `a` is resumed while the sizes of all are determined.
+RESUMED_MEANWHILE = """\
+from hpc_amp.jobs import removal
+from hpc_amp.jobs.events import record_event
+size_of = removal.size_of
+def resumed(folder):
+    if folder.parent.name == "a":
+        record_event(folder, "submitted")
+    return size_of(folder)
+removal.size_of = resumed
+from hpc_amp.cli import main
+main()
+"""
 JOB = "name: {}\nsite: slurm\nrun: ['true']\njob: {{gpus_per_node: 0}}\n"
 
 
@@ -53,6 +66,19 @@ def test_a_run_is_removed_with_its_files(host: StubHost) -> None:
     assert "there is no run 'a'" in refused(host.hpc_amp("rm", "a", "--yes"))
 
 
+@pytest.mark.parametrize(("command", "status"), [("rm a b", 1), ("prune --keep 0", 0)])
+def test_a_run_that_is_resumed_before_its_removal_is_kept(
+    host: StubHost, command: str, status: int
+) -> None:
+    resumed, other = submitted(host, "a", 1), submitted(host, "b", 1)
+
+    result = host.python("-c", RESUMED_MEANWHILE, *command.split(), "--yes")
+
+    assert (result.returncode, result.stdout) == (status, "removed 1 run\n"), result.stderr
+    assert f"note: {resumed} has changed meanwhile, and is kept\n" in result.stderr
+    assert resumed.exists() and not other.exists()
+
+
 def test_runs_that_wait_or_belong_to_a_sweep_are_kept(host: StubHost) -> None:
     waiting, ended = submitted(host, "a", 1, state=None), submitted(host, "b", 2)
     message = refused(host.hpc_amp("rm", "b", "a", "--yes"))
@@ -76,6 +102,9 @@ def test_prune_keeps_the_newest_of_each_name_and_what_is_young(host: StubHost) -
         assert (str(run_dir) in shown) == is_shown
     assert str(waiting) not in shown and runs[1].exists()
     assert host.hpc_amp("prune", "--dry-run").stdout == "there is nothing to remove\n"
+    before = len(host.calls("squeue"))
+    result = host.hpc_amp("prune", "a", "--keep", "0", "--dry-run")
+    assert len(host.calls("squeue")) == before + 1, "one query for all runs"
     result = host.hpc_amp("prune", "a", "--keep", "1", "--older", "30d", "--yes")
     assert result.stdout == "removed 1 run\n", result.stderr
     assert not runs[1].exists() and runs[2].exists() and runs[3].exists() and other.exists()

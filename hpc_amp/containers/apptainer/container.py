@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hpc_amp.containers.apptainer import doctor
 from hpc_amp.containers.apptainer.image import read_image
 from hpc_amp.containers.apptainer.program import PREFIXES, explain, find_runtime
-from hpc_amp.containers.base import Container, Wrapper
+from hpc_amp.containers.base import PATIENCE, Container, Wrapper
 from hpc_amp.containers.image import URI, Image
 from hpc_amp.errors import UsageError
 from hpc_amp.finding import Findings
@@ -45,6 +45,7 @@ class Apptainer(Container):
     image_forms = "a .sif file or a sandbox folder"
     unmountable = "',', ':', '^', and a blank or a backslash at the end cannot stand in a mount"
     wraps: ClassVar[Mapping[str, Wrapper]] = {"apptainer": _EXEC, "singularity": _EXEC}
+    prefixes = PREFIXES
     handled = tuple(f"{prefix}ENV_LD_LIBRARY_PATH" for prefix in PREFIXES)
 
     def check_image(self, image: str) -> None:
@@ -92,11 +93,12 @@ class Apptainer(Container):
         args: Sequence[str] = (),
         gpu: bool = False,
         clean: bool = False,
+        seconds: float = PATIENCE,
         which: Which = shutil.which,
     ) -> list[str]:
         """See `Container.words_here`. Raises HpcAmpError if the program is missing or does not
         run."""
-        runtime = find_runtime(self.binaries, which=which)
+        runtime = find_runtime(self.binaries, seconds=seconds, which=which)
         cleanenv = ["--cleanenv"] if clean else []
         words = [runtime.program, "exec", *cleanenv, *runtime.no_eval, "--pwd", "/"]
         words += ["--nv"] if gpu else []

@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hpc_amp.clients import run_in_time
+from hpc_amp.containers.base import PATIENCE
 from hpc_amp.errors import HpcAmpError, UsageError
 from hpc_amp.pseudo_terminal import copy_window_size, read_available
 from hpc_amp.signals import handling, interrupt
@@ -53,10 +55,11 @@ class Runtime:
 def find_runtime(
     names: Sequence[str] = ("apptainer", "singularity"),
     *,
+    seconds: float = PATIENCE,
     which: Callable[[str], str | None] = shutil.which,
 ) -> Runtime:
     """Find the first of the programs that is in PATH. Raises HpcAmpError if none is, or if it does
-    not run."""
+    not answer in `seconds`."""
     program = next(filter(None, map(which, names)), None)
     if program is None:
         raise HpcAmpError(
@@ -64,14 +67,12 @@ def find_runtime(
             hint="load its module (module load apptainer), or use a node that has it",
         )
     try:
-        ended = subprocess.run(
-            [program, "--version"], text=True, capture_output=True, timeout=60, check=False
-        )
+        status, output, errors = run_in_time([program, "--version"], seconds)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise HpcAmpError(f"{program} does not run: {error}") from None
-    text = ended.stdout.strip()
-    if ended.returncode != 0 or not text:
-        message = " ".join(ended.stderr.split()) or "it prints nothing"
+    text = output.strip()
+    if status != 0 or not text:
+        message = " ".join(errors.split()) or "it prints nothing"
         raise HpcAmpError(f"{program} --version fails: {message}")
     flavour: Literal["apptainer", "singularity-ce", "singularity"] = "singularity"
     if text.startswith("apptainer"):

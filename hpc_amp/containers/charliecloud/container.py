@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from hpc_amp.clients import run_in_time
 from hpc_amp.config.bind import parse_bind
-from hpc_amp.containers.base import Container, Wrapper
+from hpc_amp.containers.base import PATIENCE, Container, Wrapper
 from hpc_amp.containers.image import Image, image_at, squashfs_file
 from hpc_amp.errors import HpcAmpError
 from hpc_amp.finding import Finding, Findings
@@ -78,6 +79,7 @@ class Charliecloud(Container):
         args: Sequence[str] = (),
         gpu: bool = False,
         clean: bool = False,
+        seconds: float = PATIENCE,
         which: Which = shutil.which,
     ) -> list[str]:
         """See `Container.words_here`. Variables in the image's `/ch/environment` are set.
@@ -99,7 +101,7 @@ class Charliecloud(Container):
         wanted = [bind for bind in map(parse_bind, binds) if bind and os.path.exists(bind.source)]
         words += [f"--bind={bind.source}:{bind.destination}" for bind in wanted]
         missing = [bind.destination for bind in wanted if not _has_place(root, bind.destination)]
-        if missing and "--write-fake" in _ask(program, "--help"):
+        if missing and "--write-fake" in _ask(program, "--help", seconds):
             words.append("--write-fake")
         elif missing and root.is_dir():
             raise HpcAmpError(
@@ -153,15 +155,14 @@ class Charliecloud(Container):
             yield Finding("rt.flags", "good", "no option hides variables from the ranks")
 
 
-def _ask(program: str, option: str) -> str:
-    """The output of ch-run for an option, from both of its streams. Empty if it does not run."""
+def _ask(program: str, option: str, seconds: float = PATIENCE) -> str:
+    """The output of ch-run for an option, from both of its streams. Empty if it does not run, or
+    does not end in `seconds`."""
     try:
-        ended = subprocess.run(
-            [*_WITH_USER, program, option], text=True, capture_output=True, timeout=60, check=False
-        )
+        status, output, errors = run_in_time([*_WITH_USER, program, option], seconds)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return f"{ended.stdout}{ended.stderr}".strip() if ended.returncode == 0 else ""
+    return f"{output}{errors}".strip() if status == 0 else ""
 
 
 def _has_place(root: Path, destination: str) -> bool:

@@ -12,8 +12,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from hpc_amp.clients import run_in_time
 from hpc_amp.config.bind import parse_bind
-from hpc_amp.containers.base import Container, Wrapper
+from hpc_amp.containers.base import PATIENCE, Container, Wrapper
 from hpc_amp.errors import ConfigError, HpcAmpError, UsageError
 from hpc_amp.finding import Finding, Findings
 from hpc_amp.resources import Which
@@ -123,6 +124,7 @@ class Podman(Container):
         args: Sequence[str] = (),
         gpu: bool = False,
         clean: bool = False,
+        seconds: float = PATIENCE,
         which: Which = shutil.which,
     ) -> list[str]:
         """See `Container.words_here`. Raises HpcAmpError if there is no Podman, or if its storage
@@ -133,7 +135,7 @@ class Podman(Container):
                 f"no {' or '.join(self.binaries)} on this machine's PATH",
                 hint="use a node that has it",
             )
-        if not _known(program, image):
+        if not _known(program, image, seconds):
             raise HpcAmpError(
                 f"{program} has no image {image} here", hint=f"pull it: {program} pull {image}"
             )
@@ -178,9 +180,9 @@ def _gpu_options(program: str) -> list[str]:
     return ["--gpu"] if name == "podman-hpc" else ["--device=nvidia.com/gpu=all"]
 
 
-def _known(program: str, image: str) -> bool:
+def _known(program: str, image: str, seconds: float) -> bool:
     """Whether the storage has an image. `images` also lists podman-hpc's squashed images."""
-    output = _output(program, "images", "--quiet", image)
+    output = _output(program, "images", "--quiet", image, seconds=seconds)
     return bool(output and output.strip())
 
 
@@ -190,10 +192,10 @@ def _options_of(program: str) -> set[str] | None:
     return set(re.findall(r"(?<![\w-])--[a-z][\w-]*", output)) or None
 
 
-def _output(*command: str) -> str | None:
-    """The output of a command; None if it fails."""
+def _output(*command: str, seconds: float = PATIENCE) -> str | None:
+    """The output of a command; None if it fails, or does not end in `seconds`."""
     try:
-        ended = subprocess.run(command, text=True, capture_output=True, timeout=60, check=False)
+        status, output, _ = run_in_time(command, seconds)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return ended.stdout if ended.returncode == 0 else None
+    return output if status == 0 else None
