@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rounds import machine, number, ratio, shown
 
@@ -253,10 +253,15 @@ def main() -> int:
     return 1 if failed else 0
 
 
-if __name__ == "__main__":
+def run() -> NoReturn:
+    """`main` to the end of the process, also when it is interrupted."""
     # SIGTERM ends what was started, as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     try:
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit("interrupted: no record was written")
+
+
+if __name__ == "__main__":
+    run()
