@@ -75,8 +75,8 @@ ROWS = (
     Row(STEP, "overhead", "wall ms", "hpc-amp", "Lightning"),
     Row(STEP, "overhead", "quiet CPU ms", "hpc-amp", "by hand"),
     Row(f"{STEP}, as it comes", "overhead", "wall ms", "as it comes", "by hand"),
-    Row(f"{SAVE}, stall", "checkpoint", "stall, seconds", "background", "torch.save", "≤ 0.015"),
-    Row(f"{SAVE}, durable", "checkpoint", "written, seconds", "background", "torch.save", "≤ 1 s"),
+    Row(SAVE, "checkpoint", "stall, seconds", "background", "torch.save", "≤ 0.015"),
+    Row(SAVE, "checkpoint", "written, seconds", "background", "torch.save", "≤ 1 s"),
     Row(SWEEP, "sweep", "CPU seconds", "hpc-amp", "submitit", "≤ 0.79"),
     Row(SWEEP, "sweep", "wall seconds", "hpc-amp", "submitit"),
     Row(SWEEP, "sweep", "files", "hpc-amp", "submitit"),
@@ -98,7 +98,7 @@ ROWS = (
 def measure(part: str, arguments: list[str]) -> dict[str, Any]:
     """What a part printed, and under `failed` why it did not end as it should."""
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    # With another program's group, Ctrl-C would reach it twice: from the terminal and from here.
+    # In a session of its own, or Ctrl-C would reach it twice: from the terminal, and from `ended`.
     process = subprocess.Popen(
         [sys.executable, HERE / f"{part}.py", "--json", *arguments],
         env=environ, stdin=subprocess.DEVNULL, text=True, start_new_session=True,
@@ -109,9 +109,11 @@ def measure(part: str, arguments: list[str]) -> dict[str, Any]:
             output, errors = process.communicate(timeout=LIMIT)
         except subprocess.TimeoutExpired:
             return {"failed": f"not done after {LIMIT} s"}
-    found: dict[str, Any] = {}
-    with contextlib.suppress(json.JSONDecodeError):  # it has failed, which is reported
+    found: dict[str, Any]
+    try:
         found = json.loads(output)
+    except json.JSONDecodeError:
+        found = {"failed": "it printed no results"}
     if process.returncode != 0:
         found["failed"] = (errors.strip().splitlines() or [f"status {process.returncode}"])[-1]
     return found
@@ -125,7 +127,7 @@ def ended(process: subprocess.Popen[str]) -> Iterator[None]:
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
                 process.communicate(timeout=20)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -143,7 +145,8 @@ def compared(row: Row, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
     part = parts[row.part]
     values = part.get("values", {}).get(row.values, {})
     if row.ours not in values or row.other not in values:
-        return {**facts, "missing": part.get("failed") or part["missing"][row.other]}
+        missing = part.get("missing", {}).get(row.other, "not measured")
+        return {**facts, "missing": part.get("failed", missing)}
     ours, other = values[row.ours], values[row.other]
     return {
         **facts,
@@ -239,8 +242,10 @@ def main() -> int:
     if arguments.readme:
         write(README, readme(README.read_text(), newest_record()))
         return 0
-    record = measured(arguments.quick)
     out = arguments.out
+    if out is not None and not out.parent.is_dir():
+        parser.error(f"--out: there is no folder {out.parent}")
+    record = measured(arguments.quick)
     if out is None and not arguments.quick:
         out = RECORDS / f"all-{record['date'][:10]}.json"
     if out is not None:

@@ -83,19 +83,33 @@ def test_the_quick_form_measures_everything(tmp_path: Path) -> None:
 
 def test_a_part_that_fails_is_named_and_the_others_are_measured(tmp_path: Path) -> None:
     good = values(**{"hpc-amp status": [1, 4], "hpc-amp submit": [3, 3], "peer": [2, 2]})
-    process = measuring(tmp_path, cli_start="print('{'); exit('no torch')", many_runs=good)
+    process = measuring(
+        tmp_path, cli_start="print('{'); exit('no torch')", many_runs=good, sweep="print('done')"
+    )
 
     output, errors = process.communicate(timeout=300)
 
     assert process.returncode == 1
     assert "cli_start failed: no torch" in errors
-    assert errors.endswith("failed: cli_start\n")
+    assert errors.endswith("failed: cli_start, sweep\n")
     record = json.loads((tmp_path / "all.json").read_text())
     assert [row.get("missing", row.get("ratio")) for row in record["rows"]] == [
-        *("no torch", "no torch", 1.25, 1.5)
+        *(["it printed no results"] * 3),
+        *("no torch", "no torch", 1.25, 1.5),
     ]
     assert record["parts"]["many_runs"]["values"]["CPU seconds"]["peer"] == [2, 2]
     assert "1.25 (0.500 to 2.00, 50 %)" in output
+
+
+def test_a_folder_that_does_not_exist_is_refused_before_anything_is_measured(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [FOLDER / "run", "--out", tmp_path / "none" / "all.json"],
+        env=clean_environ(PYTHON=sys.executable), text=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"error: --out: there is no folder {tmp_path / 'none'}\n")
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
