@@ -64,8 +64,9 @@ def main() -> None:
     measured = commands()
     times: dict[str, list[float]] = {name: [] for name in measured}
     with tempfile.TemporaryDirectory() as folder:
-        for name in measured:  # fill the caches: compiled modules, file system
-            cpu_seconds(measured[name], folder)
+        if arguments.repeats > 1:
+            for name in measured:  # fill the caches: compiled modules, file system
+                cpu_seconds(measured[name], folder)
         for _ in range(arguments.repeats):
             for name, command in measured.items():
                 times[name].append(cpu_seconds(command, folder))

@@ -90,8 +90,9 @@ def main() -> None:
     try:
         (folder / "train.py").write_text(PROGRAM)
         (folder / "job.yaml").write_text(JOB.format(ranks=arguments.ranks, folder=folder))
-        for command in measured.values():  # fill the caches: compiled modules, file system
-            seconds_to_first_step(command, folder)
+        if arguments.repeats > 1:
+            for command in measured.values():  # fill the caches: compiled modules, file system
+                seconds_to_first_step(command, folder)
         for _ in range(arguments.repeats):
             for name, command in measured.items():
                 times[name].append(seconds_to_first_step(command, folder))
