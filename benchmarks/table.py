@@ -98,6 +98,7 @@ ROWS = (
 def measure(part: str, arguments: list[str]) -> dict[str, Any]:
     """What a part printed, and under `failed` why it did not end as it should."""
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # modules would be compiled at each start
     # In a session of its own, or Ctrl-C would reach it twice: from the terminal, and from `ended`.
     process = subprocess.Popen(
         [sys.executable, HERE / f"{part}.py", "--json", *arguments],
