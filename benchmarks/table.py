@@ -230,7 +230,7 @@ def readme(text: str, record: dict[str, Any]) -> str:
         f"and torch {record['torch']}.\nA ratio is ours to the other's in the same round: the "
         "median, with an interval and how sure it is.\n"
     )
-    return f"{before}{BEGIN}{machine}\n{rows}{END}{after}"
+    return f"{before}{BEGIN}{machine}\n{rows}\n{END}{after}"
 
 
 def main() -> int:

@@ -150,8 +150,9 @@ def test_the_readme_says_what_is_missing(table: ModuleType) -> None:
     lines = table.readme(f"above\n{table.BEGIN}old\n{table.END}below\n", record).splitlines()
 
     assert lines[0] == "above"
-    assert lines[-3:] == [
+    assert lines[-4:] == [
         "| a sweep: files |  | submitit: submitit is not installed |  | ≤ 0.5 |",
+        "",
         table.END.strip(),
         "below",
     ]
