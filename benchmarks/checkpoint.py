@@ -21,20 +21,16 @@ that of torch.save.
 from __future__ import annotations
 
 import argparse
-import json
-import math
-import os
-import platform
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import torch
+from rounds import machine, ratio, report
 from torch import nn
 
 from hpc_amp.models import build_model
@@ -43,6 +39,7 @@ from hpc_amp.train.checkpoint import Checkpoint, CheckpointStore, Retention
 from hpc_amp.train.saver import CheckpointSaver
 
 WANTED_RATIO = 12.0
+BESIDE = "beside the writer"
 STEPS = 4
 """Steps after each save, in which the writer can finish."""
 
@@ -108,7 +105,7 @@ def measure(
     savers["background"].reserve(loop.state())
     savers["background"].finish()
     stalls: dict[str, list[float]] = {"torch.save": [], "durable": [], "background": []}
-    steps: dict[str, list[float]] = {"alone": [], "beside the writer": []}
+    steps: dict[str, list[float]] = {"alone": [], BESIDE: []}
     durable: list[float] = []
     for number in range(1, rounds + 1):
         for name in list(stalls)[:: 1 if number % 2 else -1]:
@@ -140,23 +137,13 @@ def _save(
         writing = saver.is_writing
         seconds, waited = loop.step(saver.settle)
         stall += waited
-        steps["beside the writer" if writing else "alone"].append(seconds - waited)
+        steps[BESIDE if writing else "alone"].append(seconds - waited)
     saver.finish()
     return stall
 
 
 def _fail(text: str) -> None:
     raise SystemExit(f"the measurement is not valid: {text}")
-
-
-def _row(seconds: list[float]) -> dict[str, float]:
-    ordered = sorted(second * 1e3 for second in seconds)
-    return {
-        "median_ms": round(statistics.median(ordered), 2),
-        "p99_ms": round(ordered[math.ceil(0.99 * len(ordered)) - 1], 2),
-        "lowest_ms": round(ordered[0], 2),
-        "highest_ms": round(ordered[-1], 2),
-    }
 
 
 def main() -> int:
@@ -171,31 +158,27 @@ def main() -> int:
     loop = Loop(arguments.device, arguments.linear)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         stalls, steps, durable = measure(loop, arguments.rounds, Path(folder))
-    # Compare within a round, because disk and machine change from one round to the next.
-    pairs = zip(stalls["torch.save"], stalls["background"], strict=True)
-    ratio = statistics.median(plain / background for plain, background in pairs)
-    facts: dict[str, Any] = {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "cores": os.cpu_count(),
-        "load": os.getloadavg()[0],
-        "python": platform.python_version(),
-        "torch": torch.__version__,
+    times = 1 / ratio(stalls["background"], stalls["torch.save"])["ratio"]
+    facts = {
+        **machine("torch"),
         "device": str(arguments.device),
         "state_mb": round(loop.state_bytes() / 1e6, 1),
         "rounds": arguments.rounds,
-        "ratio": round(ratio, 1),
+        "step_ms_alone": round(statistics.median(steps["alone"]) * 1e3, 1),
+        # With a small state, the writer has always finished before the next step.
+        "step_ms_beside_the_writer": round(statistics.median(steps[BESIDE] or [0]) * 1e3, 1),
     }
-    if arguments.json:
-        seconds = {"stall_seconds": stalls, "step_seconds": steps, "durable_seconds": durable}
-        print(json.dumps({**facts, **seconds}, indent=1))
-    else:
-        print("  ".join(f"{name} {value}" for name, value in facts.items()))
-        for what, rows in (("stall", stalls), ("step", steps), ("write", {"background": durable})):
-            for name, seconds in rows.items():
-                values = "".join(f"{key} {value:>9}  " for key, value in _row(seconds).items())
-                print(f"{what:6}{name:20}{values}")
-        print(f"The stall of the background save is {ratio:.1f} times shorter than torch.save's.")
-    if arguments.linear is None and ratio < WANTED_RATIO:
+    written = {"torch.save": stalls["torch.save"], "durable": stalls["durable"]}
+    report(
+        facts,
+        {"stall, seconds": stalls, "written, seconds": {**written, "background": durable}},
+        beside="torch.save",
+        missing={},
+        as_json=arguments.json,
+    )
+    if not arguments.json:
+        print(f"The stall of the background save is {times:.1f} times shorter than torch.save's.")
+    if arguments.linear is None and times < WANTED_RATIO:
         print(f"The documentation promises {WANTED_RATIO:g} times.", file=sys.stderr)
         return 1
     return 0

@@ -2,26 +2,26 @@
 
     python benchmarks/cli_start.py [--repeats 11] [--json]
 
-CPU time is read from the kernel's accounting, so other load on the machine has little effect. The
-median of the repeats is reported. `python -c pass` shows the minimum of any Python program, and
-`torchrun --help` a program that imports torch. Each round runs all commands in turn, so that they
-are measured under the same conditions.
+CPU time is read from the kernel's accounting, so other load on the machine has little effect.
+`python -c pass` shows the minimum of any Python program, and `torchrun --help` a program that
+imports torch. Each round runs all commands in turn.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from rounds import machine, report
+
 ROOT = Path(__file__).resolve().parents[1]
 BASE = "python -c pass"
+TORCHRUN = "torchrun --help"
 
 
 def commands() -> dict[str, list[str]]:
@@ -36,13 +36,14 @@ def commands() -> dict[str, list[str]]:
     }
     torchrun = shutil.which("torchrun", path=os.path.dirname(sys.executable))
     if torchrun:
-        measured["torchrun --help"] = [sys.executable, torchrun, "--help"]
+        measured[TORCHRUN] = [sys.executable, torchrun, "--help"]
     return measured
 
 
 def cpu_seconds(command: list[str], folder: str) -> float:
     """User and system time of one run of a command, including its children."""
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled modules are used, as in an installation
     process = subprocess.Popen(
         command, cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
     )
@@ -63,34 +64,20 @@ def main() -> None:
     measured = commands()
     times: dict[str, list[float]] = {name: [] for name in measured}
     with tempfile.TemporaryDirectory() as folder:
-        for name in measured:  # fill the caches: compiled modules, file system
-            cpu_seconds(measured[name], folder)
+        if arguments.repeats > 1:
+            for name in measured:  # fill the caches: compiled modules, file system
+                cpu_seconds(measured[name], folder)
         for _ in range(arguments.repeats):
             for name, command in measured.items():
                 times[name].append(cpu_seconds(command, folder))
 
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    rows = [
-        {
-            "command": name,
-            "cpu_seconds": round(median, 4),
-            "lowest": round(min(times[name]), 4),
-            "highest": round(max(times[name]), 4),
-            "times_python": round(median / medians[BASE], 2),
-        }
-        for name, median in medians.items()
-    ]
-    if arguments.json:
-        facts = {"python": sys.version.split()[0], "repeats": arguments.repeats, "rows": rows}
-        print(json.dumps(facts, indent=1))
-        return
-    print(f"CPU seconds, median of {arguments.repeats}, Python {sys.version.split()[0]}")
-    print(f"{'':26}  {'median':>7}  {'lowest':>7}  {'highest':>7}  x {BASE}")
-    for row in rows:
-        print(
-            f"{row['command']:26}  {row['cpu_seconds']:7.3f}  {row['lowest']:7.3f}  "
-            f"{row['highest']:7.3f}  {row['times_python']:.1f}"
-        )
+    report(
+        {**machine(), "repeats": arguments.repeats},
+        {"CPU seconds": times},
+        beside=BASE,
+        missing={} if TORCHRUN in times else {TORCHRUN: "torch is not installed"},
+        as_json=arguments.json,
+    )
 
 
 if __name__ == "__main__":

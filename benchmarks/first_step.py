@@ -1,6 +1,6 @@
 """How long a program of one's own takes from `submit` to its first step, beside torchrun.
 
-    OMP_NUM_THREADS=1 python benchmarks/first_step.py [--repeats 5] [--ranks 2] [--json]
+    OMP_NUM_THREADS=1 python benchmarks/first_step.py [--repeats 7] [--ranks 2] [--json]
 
 Both start the same training of two ranks on this machine's CPUs (a linear layer under DDP with
 gloo). The program itself writes the time after its first step; the time before is that of the call.
@@ -11,15 +11,15 @@ starts when the one before has ended.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from rounds import machine, report
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = """
@@ -78,7 +78,7 @@ def seconds_to_first_step(command: list[str], folder: Path) -> float:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=5, help="starts of each")
+    parser.add_argument("--repeats", type=int, default=7, help="starts of each")
     parser.add_argument("--ranks", type=int, default=2, help="ranks")
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
@@ -90,33 +90,21 @@ def main() -> None:
     try:
         (folder / "train.py").write_text(PROGRAM)
         (folder / "job.yaml").write_text(JOB.format(ranks=arguments.ranks, folder=folder))
-        for command in measured.values():  # fill the caches: compiled modules, file system
-            seconds_to_first_step(command, folder)
+        if arguments.repeats > 1:
+            for command in measured.values():  # fill the caches: compiled modules, file system
+                seconds_to_first_step(command, folder)
         for _ in range(arguments.repeats):
             for name, command in measured.items():
                 times[name].append(seconds_to_first_step(command, folder))
     finally:
         shutil.rmtree(folder)
-    rows = [
-        {
-            "command": name,
-            "seconds": round(statistics.median(values), 3),
-            "times_torchrun": round(
-                statistics.median(
-                    own / other for own, other in zip(values, times["torchrun"], strict=True)
-                ),
-                3,
-            ),
-            "all": [round(value, 3) for value in values],
-        }
-        for name, values in times.items()
-    ]
-    if arguments.json:
-        print(json.dumps({"ranks": arguments.ranks, "rows": rows}, indent=1))
-        return
-    print(f"seconds to the first step of {arguments.ranks} ranks, median of {arguments.repeats}")
-    for row in rows:
-        print(f"{row['command']:28}  {row['seconds']:6.2f}  x torchrun {row['times_torchrun']:.2f}")
+    report(
+        {**machine("torch"), "ranks": arguments.ranks, "repeats": arguments.repeats},
+        {"seconds": times},
+        beside="torchrun",
+        missing={},
+        as_json=arguments.json,
+    )
 
 
 if __name__ == "__main__":

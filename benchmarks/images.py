@@ -18,20 +18,18 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import itertools
-import json
 import os
-import platform
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
+from rounds import Values, machine, report
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torchvision.io import ImageReadMode, decode_jpeg, read_file
@@ -245,9 +243,6 @@ CONTESTANTS = {
 
 # -- measuring -------------------------------------------------------------------------------------
 
-Rates = dict[str, list[float]]
-"""Images a second, or a CPU second, in each round, by contestant."""
-
 
 def cpu_seconds() -> float:
     """CPU time of this process and its living children."""
@@ -274,18 +269,18 @@ def wait_until_idle() -> None:
 
 def measure(
     kind: str, root: Path, workers: int, rounds: int, batches: int
-) -> tuple[Rates, Rates, list[str]]:
-    """Images a second and a CPU second of each contestant, and who is missing."""
-    present, missing = {}, []
+) -> tuple[Values, Values, dict[str, str]]:
+    """Images a second and a CPU second of each contestant, and why others are missing."""
+    present, missing = {}, {}
     for name, contestant in CONTESTANTS[kind].items():
         try:
             if contestant.package is not None:
                 importlib.metadata.version(contestant.package)
             present[name] = contestant.batches(root, workers)
         except importlib.metadata.PackageNotFoundError:
-            missing.append(f"{name}: {contestant.package} is not installed")
-    wall: Rates = {name: [] for name in present}
-    cpu: Rates = {name: [] for name in present}
+            missing[name] = f"{contestant.package} is not installed"
+    wall: Values = {name: [] for name in present}
+    cpu: Values = {name: [] for name in present}
     for number in range(rounds + 1):
         # Every other round is in reverse order, so that no contestant always follows the same one.
         for name in list(present)[:: 1 if number % 2 == 0 else -1]:
@@ -303,30 +298,6 @@ def measure(
     return wall, cpu, missing
 
 
-def compare(rates: Rates) -> dict[str, dict[str, float]]:
-    """The median of each contestant, and how many times as fast hpc-amp is in the same round: the
-    median, and the second lowest and second highest, which are a 96 % interval of it for nine
-    rounds, fewer per cent for fewer."""
-    rows = {}
-    for name, values in rates.items():
-        ratios = sorted(our / one for our, one in zip(rates["hpc-amp"], values, strict=True))
-        rows[name] = {
-            "median": round(statistics.median(values), 1),
-            "ratio": round(statistics.median(ratios), 3),
-            "low": round(ratios[1], 3),
-            "high": round(ratios[-2], 3),
-        }
-    return rows
-
-
-def show(title: str, rows: dict[str, dict[str, float]]) -> None:
-    """Print a table."""
-    print(f"{title:34}{'median':>12}   hpc-amp is so many times as fast")
-    for name, row in rows.items():
-        ratio = f"{row['ratio']:8.2f}  ({row['low']:.2f} to {row['high']:.2f})"
-        print(f"  {name:32}{row['median']:12,.0f}{'' if name == 'hpc-amp' else ratio}")
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
@@ -337,41 +308,20 @@ def main() -> None:
     parser.add_argument("--quality", type=int, default=90, help="of the JPEGs")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     arguments = parser.parse_args()
-    if arguments.rounds < 3:
-        parser.error("--rounds: at least 3")
     torch.set_num_threads(1)
-    facts: dict[str, Any] = {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "cores": len(os.sched_getaffinity(0)),
-        "load": os.getloadavg()[0],
-        "python": platform.python_version(),
-        "rounds": arguments.rounds,
-        "workers": arguments.workers,
-    }
-    for package in ("torch", "torchvision", "pillow", "nvidia-dali-cuda120"):
-        try:
-            facts[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            facts[package] = "not installed"
+    facts = machine("torch", "torchvision", "pillow", "nvidia-dali-cuda120")
+    facts |= {"rounds": arguments.rounds, "workers": arguments.workers}
+    values: dict[str, Values] = {}
+    missing: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         facts["kB_per_file"] = round(write_images(Path(folder), arguments.quality), 1)
-        record: dict[str, Any] = {**facts}
-        kinds = [arguments.kind] if arguments.kind else list(CONTESTANTS)
-        for kind in kinds:
-            wall, cpu, missing = measure(
+        for kind in [arguments.kind] if arguments.kind else list(CONTESTANTS):
+            wall, cpu, without = measure(
                 kind, Path(folder), arguments.workers, arguments.rounds, arguments.batches
             )
-            record[kind] = {"missing": missing, "wall": compare(wall), "cpu": compare(cpu)}
-            record[kind] |= {"images_per_second": wall, "images_per_cpu_second": cpu}
-    if arguments.json:
-        print(json.dumps(record, indent=1))
-        return
-    print("  ".join(f"{name} {value}" for name, value in facts.items()))
-    for kind in kinds:
-        show(f"{kind}: images a second", record[kind]["wall"])
-        show(f"{kind}: images a CPU second", record[kind]["cpu"])
-        for reason in record[kind]["missing"]:
-            print(f"  {reason}")
+            values |= {f"{kind}, images a second": wall, f"{kind}, images a CPU second": cpu}
+            missing |= without
+    report(facts, values, beside="hpc-amp", missing=missing, as_json=arguments.json)
 
 
 if __name__ == "__main__":

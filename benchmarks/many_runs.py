@@ -5,7 +5,7 @@
 Makes run directories as finished, failed and pending trainings leave them: job.json, state.jsonl,
 a log of 200 lines, metrics of 2,000 lines, two attempts. Beside `status` and `submit`, a peer reads
 the same facts as a script of one's own would: `ls`, then job.json, state.jsonl and progress.json of
-each run. `first` is the first `status`, which finds no cache; failures are explained then. No
+each run. The first `status` finds no cache; failures are explained then. No
 scheduler is asked: all runs have ended, except one.
 """
 
@@ -15,13 +15,13 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from cli_start import cpu_seconds
+from rounds import Values, machine, report
 
 STATES = ("finished", "finished", "finished", "failed", "cancelled", "checkpointed")
 PEER = """
@@ -101,18 +101,34 @@ def main() -> None:
     os.environ["XDG_STATE_HOME"] = str(folder / "state")
     try:
         make_runs(folder, arguments.runs)
-        rows = measure(folder, arguments.repeats)
+        first = first_status(folder)
+        times = measure(folder, arguments.repeats)
     finally:
         shutil.rmtree(folder)
-    if arguments.json:
-        print(json.dumps({"runs": arguments.runs, "repeats": arguments.repeats, "rows": rows}))
-        return
-    print(f"CPU seconds with {arguments.runs} runs, median of {arguments.repeats}")
-    for row in rows:
-        print(f"{row['command']:28}  {row['cpu_seconds']:7.3f}  x peer {row['times_peer']:.2f}")
+    facts = {
+        "runs": arguments.runs,
+        "repeats": arguments.repeats,
+        "first_status_cpu_seconds": first,
+    }
+    report(
+        {**machine(), **facts},
+        {"CPU seconds": times},
+        beside="peer",
+        missing={},
+        as_json=arguments.json,
+    )
 
 
-def measure(folder: Path, repeats: int) -> list[dict[str, object]]:
+def first_status(folder: Path) -> float:
+    """CPU seconds of the first `status`, and of those after it that explain further failures."""
+    status = [*hpc_amp(), "status"]
+    first = cpu_seconds(status, str(folder))
+    while (again := cpu_seconds(status, str(folder))) > 1.0 and again < first:
+        first += again
+    return round(first, 3)
+
+
+def measure(folder: Path, repeats: int) -> Values:
     """The CPU seconds of each command. Each round runs all of them in turn."""
     commands = {
         "peer": [sys.executable, "-c", PEER],
@@ -122,23 +138,11 @@ def measure(folder: Path, repeats: int) -> list[dict[str, object]]:
         "hpc-amp submit --dry-run": [*hpc_amp(), "submit", "job.yaml", "--dry-run"],
         "hpc-amp submit": [*hpc_amp(), "submit", "job.yaml"],
     }
-    first = cpu_seconds(commands["hpc-amp status"], str(folder))
-    while (again := cpu_seconds(commands["hpc-amp status"], str(folder))) > 1.0 and again < first:
-        first += again  # further failures are explained
-    times: dict[str, list[float]] = {name: [] for name in commands}
+    times: Values = {name: [] for name in commands}
     for _ in range(repeats):
         for name, command in commands.items():
             times[name].append(cpu_seconds(command, str(folder)))
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    medians["hpc-amp status, first"] = first
-    return [
-        {
-            "command": name,
-            "cpu_seconds": round(seconds, 4),
-            "times_peer": round(seconds / medians["peer"], 2),
-        }
-        for name, seconds in medians.items()
-    ]
+    return times
 
 
 if __name__ == "__main__":

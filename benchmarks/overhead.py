@@ -20,23 +20,21 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import importlib.metadata
 import itertools
 import json
 import logging
 import math
-import os
-import platform
 import statistics
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from rounds import Values, machine, report
 from torch import Tensor, nn
 
 from hpc_amp.config.schema import Optimizer, Train
@@ -259,34 +257,29 @@ CONTESTANTS: dict[str, tuple[Contestant, str | None]] = {
 
 # -- measuring -----------------------------------------------------------------------------------
 
-Times = dict[str, list[float]]
-"""Seconds of a step in each round, by contestant."""
 
-
-def installed() -> tuple[dict[str, Contestant], dict[str, str], dict[str, str]]:
-    """The contestants that can run, the reasons why others cannot, and the versions of packages."""
-    present, skipped = {}, {}
-    versions = {"python": platform.python_version(), "torch": torch.__version__}
+def installed() -> tuple[dict[str, Contestant], dict[str, str]]:
+    """The contestants that can run, and why others are missing."""
+    present, missing = {}, {}
     for name, (train, package) in CONTESTANTS.items():
-        try:
-            if package is not None:
-                versions[package] = importlib.metadata.version(package)
+        if package is None or find_spec(package):
             present[name] = train
-        except importlib.metadata.PackageNotFoundError:
-            skipped[name] = f"{package} is not installed"
-    return present, skipped, versions
+        else:
+            missing[name] = f"{package} is not installed"
+    return present, missing
 
 
 def measure(
     contestants: dict[str, Contestant], rounds: int, steps: int, device: torch.device
-) -> tuple[Times, Times, Times]:
-    """Wall time, CPU time, and the CPU time of the training thread in the fastest tenth of steps,
-    of each contestant in each round. Exits if the losses of any two differ."""
+) -> tuple[Values, Values, Values]:
+    """Milliseconds of a step: wall time, CPU time, and CPU time of the training thread in the
+    fastest tenth of the steps, of each contestant in each round. Exits if the losses of any two
+    differ."""
     torch.set_num_threads(1)
     batches = Clocked(steps, device)
-    wall: Times = {name: [] for name in contestants}
-    cpu: Times = {name: [] for name in contestants}
-    quiet: Times = {name: [] for name in contestants}
+    wall: Values = {name: [] for name in contestants}
+    cpu: Values = {name: [] for name in contestants}
+    quiet: Values = {name: [] for name in contestants}
     expected: list[float] | None = None
     for number in range(rounds):
         # Every other round is in reverse order, so that no contestant always follows the same one.
@@ -297,9 +290,9 @@ def measure(
             pairs = zip(losses, expected, strict=True)
             if not all(math.isclose(ours, theirs, rel_tol=1e-6) for ours, theirs in pairs):
                 raise SystemExit(f"{name} has other losses than the loops before it")
-            wall[name].append(batches.seconds / steps)
-            cpu[name].append(batches.cpu_seconds / steps)
-            quiet[name].append(statistics.quantiles(batches.each, n=10)[0])
+            wall[name].append(batches.seconds / steps * 1e3)
+            cpu[name].append(batches.cpu_seconds / steps * 1e3)
+            quiet[name].append(statistics.quantiles(batches.each, n=10)[0] * 1e3)
     return wall, cpu, quiet
 
 
@@ -314,36 +307,6 @@ def _run(train: Contestant, batches: Clocked) -> list[float]:
         return train(batches, Path(name) / "run")
 
 
-def table(wall: Times, cpu: Times, quiet: Times) -> dict[str, dict[str, float]]:
-    """One row for each contestant: times in microseconds, and ratios to the hand-written loop in
-    the same round."""
-    rows = {}
-    for name in wall:
-        pairs = zip(wall[name], wall["by hand"], strict=True)
-        ratios = [value / hand for value, hand in pairs]
-        cpu_ratios = [value / hand for value, hand in zip(cpu[name], cpu["by hand"], strict=True)]
-        pairs = zip(quiet[name], quiet["by hand"], strict=True)
-        quiet_ratios = [value / hand for value, hand in pairs]
-        rows[name] = {
-            "median_us": round(statistics.median(wall[name]) * 1e6, 1),
-            "ratio": round(statistics.median(ratios), 3),
-            "lowest_ratio": round(min(ratios), 3),
-            "highest_ratio": round(max(ratios), 3),
-            "cpu_us": round(statistics.median(cpu[name]) * 1e6, 1),
-            "cpu_ratio": round(statistics.median(cpu_ratios), 3),
-            "quiet_us": round(statistics.median(quiet[name]) * 1e6, 1),
-            "quiet_ratio": round(statistics.median(quiet_ratios), 3),
-        }
-    return rows
-
-
-def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
@@ -354,29 +317,22 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.steps % LOG_EVERY:
         parser.error(f"--steps: a multiple of {LOG_EVERY}, so that all report after the same steps")
-    contestants, skipped, versions = installed()
+    contestants, missing = installed()
     wall, cpu, quiet = measure(contestants, arguments.rounds, arguments.steps, arguments.device)
-    rows = table(wall, cpu, quiet)
-    facts = {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "cpu": _cpu(),
-        "load": os.getloadavg()[0],
-        **versions,
-        "rounds": arguments.rounds,
-        "steps": arguments.steps,
-    }
-    if arguments.json:
-        everything = {**facts, "contestants": rows, "skipped": skipped}
-        everything |= {"wall_seconds": wall, "cpu_seconds": cpu, "quiet_seconds": quiet}
-        print(json.dumps(everything, indent=1))
-        return
-    print("  ".join(f"{name} {value}" for name, value in facts.items()))
-    print(f"{'':12}" + "".join(f"{column:>15}" for column in rows["by hand"]))
-    for name, row in rows.items():
-        print(f"{name:12}" + "".join(f"{value:15}" for value in row.values()))
-    for name, reason in skipped.items():
-        print(f"{name:12} skipped: {reason}")
-    print("The losses of all contestants were equal to a millionth.")
+    report(
+        {
+            **machine("torch", *(package for _, package in CONTESTANTS.values() if package)),
+            "device": str(arguments.device),
+            "rounds": arguments.rounds,
+            "steps": arguments.steps,
+        },
+        {"wall ms": wall, "CPU ms": cpu, "quiet CPU ms": quiet},
+        beside="by hand",
+        missing=missing,
+        as_json=arguments.json,
+    )
+    if not arguments.json:
+        print("The losses of all contestants were equal to a millionth.")
 
 
 if __name__ == "__main__":

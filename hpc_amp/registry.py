@@ -38,6 +38,7 @@ class Registry(Generic[T]):
         self._attributes = attributes
         self._base = base
         self._own = dict(own)
+        self._loaded: dict[tuple[str, str], type[T]] = {}
 
     def names(self) -> tuple[str, ...]:
         """All names: this package's in their order, then those of entry points, sorted."""
@@ -56,7 +57,10 @@ class Registry(Generic[T]):
     def get(self, name: str) -> type[T]:
         """Import and return the class of a name. Raises KeyError if the name is unknown, and
         RegistryError if its class cannot be used."""
-        return self._load(name, self.place(name))
+        place = self.place(name)
+        if (name, place) not in self._loaded:
+            self._loaded[name, place] = self._load(name, place)
+        return self._loaded[name, place]
 
     def place(self, name: str) -> str:
         """`package.module:Class` of a name. Imports nothing. Raises KeyError if the name is

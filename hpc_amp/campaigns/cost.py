@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 from hpc_amp.campaigns.folder import Campaign
 from hpc_amp.campaigns.status import PointStatus
@@ -67,6 +66,8 @@ def estimate(
     settings = {point: campaign.points[point].values for point in wanted}
     likely = None
     if all(values in taken for values in settings.values()):
+        from statistics import median  # a new campaign does not need it
+
         likely = sum(n * median(taken[settings[point]]) / 3600 for point, n in nodes.items())
     return Cost(len(nodes), walltime, most, likely, shares_a_limit)
 

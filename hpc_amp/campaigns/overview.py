@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpc_amp.campaigns.folder import Campaign
 from hpc_amp.campaigns.points import Point, short_names
 from hpc_amp.campaigns.status import DROPPED, UNDER_WAY, PointStatus
 from hpc_amp.campaigns.tables import Table, as_text
 from hpc_amp.campaigns.words import NOT_KNOWN, count, milliseconds, one_line, under_way
-from hpc_amp.jobs.status import RunStatus
+
+if TYPE_CHECKING:
+    from hpc_amp.jobs.status import RunStatus
 
 Labels = Mapping[str, Mapping[int, str]]
 """Further columns of a table: title -> number of a point -> text."""

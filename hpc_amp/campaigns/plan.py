@@ -15,7 +15,7 @@ from hpc_amp.campaigns.folder import Group, repeated, run_name
 from hpc_amp.campaigns.points import SEED, Point, Space, with_seeds
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.load import JobSource, LoadedJob
-from hpc_amp.config.paths import as_overrides, paths_in, with_paths
+from hpc_amp.config.paths import as_overrides, paths_in
 from hpc_amp.config.schema import Job, Train
 from hpc_amp.config.site import Site
 from hpc_amp.config.sites import site_of
@@ -223,9 +223,8 @@ def _resolved_point(
 ) -> dict[str, Any]:
     """`jobs.rundir.resolved` for another point of the plan's group: `common`, with the training,
     command, environment and paths of the point. `absolute` is `jobs.plan.absolute_path`."""
-    job, train = loaded.job, loaded.job.train
-    if train is not None and plan.job.train is not None:
-        train = with_paths(train, lambda key, path: absolute(path, plan.submitted_from))
+    job = loaded.job
+    train = None if job.train is None else _with_absolute_paths(job.train, plan, absolute)
     env = {**plan.fabric_env, **plan.site.env, **job.container.env}
     container = {**common["job"]["container"], "env": env}
     return {
@@ -236,6 +235,23 @@ def _resolved_point(
         "workdir": f"{run_dir}/code" if job.code is not None else common["workdir"],
         "job": {**common["job"], "train": train, "run": job.run, "container": container},
     }
+
+
+def _with_absolute_paths(
+    train: Train, plan: Plan, absolute: Callable[[str, Path], str]
+) -> dict[str, Any]:
+    """The fields of a training with absolute paths. The sections in it stay as they are, except
+    those with a path: a new section for each path would take longer."""
+    content = _fields_of(train)
+    for where, _, path in paths_in(train):
+        *sections, name = where.split(".")
+        fields_there = content
+        for section in sections:
+            if not isinstance(fields_there[section], dict):
+                fields_there[section] = _fields_of(fields_there[section])
+            fields_there = fields_there[section]
+        fields_there[name] = absolute(path, plan.submitted_from)
+    return content
 
 
 def _fields_of(section: Any) -> dict[str, Any]:

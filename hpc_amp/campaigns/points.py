@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,7 +161,7 @@ def _check_axis(key: str, values: list[str], taken: dict[str, list[str]]) -> Non
     _check_key(key, taken)
     if "" in values:
         raise UsageError(f"{key}: there is an empty value between the commas", hint="remove it")
-    twice = next((value for value in values if values.count(value) > 1), None)
+    twice = next((value for value, times in Counter(values).items() if times > 1), None)
     if twice is not None:
         raise UsageError(f"{key}: the value {shown(twice)} is given twice", hint="remove one")
 

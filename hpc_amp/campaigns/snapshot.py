@@ -4,6 +4,7 @@ copies the same files for a single run. The first point that starts unpacks the 
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import tarfile
 from collections.abc import Callable, Sequence
@@ -41,8 +42,9 @@ def _only_code(
     ignored = shutil.ignore_patterns(*NEVER_COPIED)
 
     def keep(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        inside = Path(entry.name).relative_to(name)
-        if source / inside == parent or ignored("", [inside.name]):
+        if ignored("", [os.path.basename(entry.name)]):
+            return None
+        if parent is not None and source / Path(entry.name).relative_to(name) == parent:
             return None
         entry.uid = entry.gid = 0  # the user who unpacks it owns it
         entry.uname = entry.gname = ""

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpc_amp.campaigns.folder import Campaign, run_name
 from hpc_amp.campaigns.parts import arrays_of
 from hpc_amp.campaigns.points import Point
 from hpc_amp.campaigns.record import Submitted, read_submitted
-from hpc_amp.campaigns.timing import RunTiming
 from hpc_amp.errors import SchedulerError
 from hpc_amp.jobs.events import read_events
-from hpc_amp.jobs.status import RunStatus, RunView, status_of
 from hpc_amp.schedulers import JobStatus
 from hpc_amp.schedulers.arrays import Arrays
+
+if TYPE_CHECKING:
+    from hpc_amp.campaigns.timing import RunTiming
+    from hpc_amp.jobs.status import RunStatus
 
 UNDER_WAY = ("pending", "running", "unknown")
 """States in which a point must not be submitted again."""
@@ -140,6 +142,8 @@ class _PointView:
         submitted: Submitted | None,
         task: int,
     ) -> None:
+        from hpc_amp.jobs.status import RunView  # a submission does not need it
+
         self.point = point
         self.submitted = submitted
         self.run_dir = run_dir
@@ -168,6 +172,8 @@ class _PointView:
     def status(self, answers: Mapping[str, JobStatus] | None) -> PointStatus:
         run = None
         if self.view is not None:
+            from hpc_amp.jobs.status import status_of
+
             known = dict(answers) if answers is not None else None
             run = status_of(self.view, known)
         if self.waits:

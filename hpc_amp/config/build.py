@@ -44,9 +44,10 @@ class _Builder:
 
     def section(self, section: type, table: MappingNode, path: str) -> Any:
         keys = keys_of(section)
+        renamed = getattr(section, "RENAMED", {})
         values: dict[str, Any] = {}
         for name, node in table.entries.items():
-            if name in getattr(section, "RENAMED", {}):
+            if name in renamed:
                 raise _renamed(section, name, node, path)
             if name not in keys:
                 raise unknown_key(self.root, self.prefix, path, name, keys, node.where)
@@ -174,8 +175,10 @@ def _refuse_number(scalar: Scalar, path: str) -> None:
     This is called after the checks, because their messages are more specific: a walltime of 90
     needs a unit, not quotes.
     """
+    if scalar.quoted:
+        return
     number = scalars.is_number(scalar.text)
-    if not scalar.quoted and (number or scalars.is_bool(scalar.text)):
+    if number or scalars.is_bool(scalar.text):
         kind, text = "number" if number else "boolean", scalar.text[:60]
         _fail(path, scalar, f"must be text, not the {kind} {text}", f'write "{text}" in quotes')
 

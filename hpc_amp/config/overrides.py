@@ -43,10 +43,10 @@ def _parse_override(override: str, section: type) -> tuple[list[str], Node]:
             where=where,
             hint="write key=value without spaces before the '=': job.nodes=4",
         )
-    if any(
-        0xD800 <= ord(letter) <= 0xDFFF for letter in text
-    ):  # surrogates: bytes that are not UTF-8
-        raise ConfigError("the value is not UTF-8 text", where=where)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # surrogates: bytes that are not UTF-8
+        raise ConfigError("the value is not UTF-8 text", where=where) from None
     path = name.split(".")
     return path, _value(text, find_key(section, path), where)
 

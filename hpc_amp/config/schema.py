@@ -572,10 +572,13 @@ def _job_class(train: Any) -> type[Job]:
     return made
 
 
+_JOB_FIELDS = tuple(field.name for field in fields(Job))
+
+
 def as_job(read: Job) -> Job:
     """Convert an instance of `job_class` to a `Job`, so that jobs of different tasks can be
     compared."""
-    return Job(**{field.name: getattr(read, field.name) for field in fields(Job)})
+    return Job(**{name: getattr(read, name) for name in _JOB_FIELDS})
 
 
 T = TypeVar("T")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pty
 import re
 import selectors
 import shutil
@@ -120,7 +119,7 @@ def run(
     """
     stream = out if out is not None else sys.stderr.buffer
     terminal = bool(getattr(stream, "isatty", lambda: False)())
-    reader, writer = pty.openpty() if terminal else os.pipe()
+    reader, writer = os.openpty() if terminal else os.pipe()
     if terminal:
         with contextlib.suppress(OSError):  # the stream may have no descriptor
             copy_window_size(sys.stderr.fileno(), reader)

@@ -7,10 +7,13 @@ import pwd
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from xml.etree import ElementTree
+from typing import TYPE_CHECKING
 
 from hpc_amp.schedulers.answers import JobStatus
 from hpc_amp.schedulers.base import UnreachableError, complaint, run_command
+
+if TYPE_CHECKING:
+    from xml.etree import ElementTree
 
 AWAY = (
     r"unable to (send message to|contact) qmaster|commlib error|SGE_ROOT directory|cell directory"
@@ -62,6 +65,8 @@ class QueuedJob:
 def queued_jobs() -> list[QueuedJob]:
     """The user's jobs and tasks in the queue. Raises UnreachableError if Grid Engine does not
     answer."""
+    from xml.etree import ElementTree
+
     # `-g d` lists each task separately, and `-r` lists the jobs that a job waits for.
     result = run_command(["qstat", "-u", _user(), "-g", "d", "-r", "-xml"])
     try:
