@@ -94,6 +94,7 @@ class FineTuning:
 
 
 def _check(losses: Mapping[str, RecentLosses], step: int) -> None:
+    """Raise TrainingError if a loss of the last step is not finite."""
     for name, recent in losses.items():
         if not recent.recent()[-1].isfinite():
             raise TrainingError(
