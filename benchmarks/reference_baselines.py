@@ -2,7 +2,8 @@
 """What simple generators get in the evaluation of a task of video with references, such as
 `fs_vid2vid`.
 
-    python benchmarks/reference_baselines.py configs/fs_vid2vid_small.yaml [--run RUN]
+    python benchmarks/reference_baselines.py configs/fs_vid2vid_small.yaml
+        [--run RUN [--finetune STEPS]]
 
 - untrained: the networks before the first step.
 - mean colours: each pixel has the mean colour of its label in all training frames. No better can be
@@ -15,6 +16,9 @@
 With `--run`, the directory of a trained run of the job file:
 - trained: its generator.
 - other references: the same with the references of another sequence.
+With `--finetune`, also:
+- fine-tuned: the generator after so many steps on the references of each sequence, as
+  `hpc-amp generate --finetune` makes it.
 """
 
 from __future__ import annotations
@@ -28,8 +32,10 @@ import torch
 from baselines import arguments_parser, evaluate, show, task_of
 from torch import Tensor
 
+from hpc_amp.amp.precision import PrecisionPolicy
 from hpc_amp.gan.video.warp import warp
 from hpc_amp.tasks.base import Networks
+from hpc_amp.train.finetuning import FineTuning
 from hpc_amp.train.generate import load_generator
 
 Made = tuple[Tensor, Tensor]
@@ -98,9 +104,38 @@ def of_another(batch: Any) -> Any:
     )
 
 
+def sequence_of(batch: Any, number: int) -> Any:
+    """One sequence of a batch."""
+    values = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    return dataclasses.replace(
+        batch,
+        **{name: value[[number]] for name, value in values.items() if value is not None},
+    )
+
+
+def fine_tuned(task: Any, networks: Networks, steps: int) -> Callable[[Any, Networks], Made]:
+    """Makes each sequence of a batch by `task.render` with a generator of its own."""
+    tuning = FineTuning(task, networks, PrecisionPolicy.create(task.train.precision, task.device))
+    render = task.render
+
+    def make(batch: Any, of: Networks) -> Made:
+        made = []
+        for number, seed in enumerate(batch.seeds.tolist()):
+            sequence = sequence_of(batch, number)
+            tuning.run(sequence.reference_frames.frames, steps, seed)
+            made.append(render(sequence, tuning.networks))
+        frames, flows = zip(*made, strict=True)
+        return torch.cat(frames), torch.cat(flows)
+
+    return make
+
+
 def main() -> None:
     parser = arguments_parser(__doc__)
     parser.add_argument("--run", type=Path, help="directory of a trained run")
+    parser.add_argument(
+        "--finetune", type=int, metavar="STEPS", help="also fine-tune the generator of the run"
+    )
     arguments = parser.parse_args()
     task: Any = task_of(arguments.config)
     task.prepare_data()
@@ -125,6 +160,9 @@ def main() -> None:
         networks = load_generator(arguments.run).networks
         measure("trained", usual)
         measure("other references", lambda batch, of: usual(of_another(batch), of))
+        if arguments.finetune is not None:
+            task.render = usual
+            measure("fine-tuned", fine_tuned(task, networks, arguments.finetune))
     show(found, arguments.json)
 
 

@@ -480,7 +480,7 @@ def _wait_here(plan: Plan, *, as_json: bool = False) -> None:
     help="Translate from domain A to B, or from B to A.",
 )
 @click.option(
-    "--seed", type=int, default=0, show_default=True, help="Seed of styles that are drawn."
+    "--seed", type=int, default=0, show_default=True, help="Seed of what is drawn, such as styles."
 )
 @click.option(
     "--batch-size",
@@ -494,6 +494,13 @@ def _wait_here(plan: Plan, *, as_json: bool = False) -> None:
     type=click.IntRange(min=1),
     help="Models of video: also write the frames of each folder as video.mp4 beside them, with so "
     "many frames a second. Needs PyAV.",
+)
+@click.option(
+    "--finetune",
+    type=click.IntRange(min=1),
+    metavar="STEPS",
+    help="Few-shot vid2vid: first train a copy of the generator for so many steps, such as 100, on "
+    "the references of each sequence.",
 )
 @click.option("--submit", "as_job", is_flag=True, help="Submit a job instead of running it here.")
 @runs_dir_option
@@ -512,6 +519,7 @@ def generate(
     seed: int,
     batch_size: int,
     fps: int | None,
+    finetune: int | None,
     as_job: bool,
     runs_dir: Path,
     as_json: bool,
@@ -547,6 +555,7 @@ def generate(
         "seed": str(seed),
         "batch-size": str(batch_size),
         "fps": None if fps is None else str(fps),
+        "finetune": None if finetune is None else str(finetune),
     }
     run_dir = rundir.find_run(run, runs_dir)
     check_request(run_dir, options)

@@ -500,7 +500,8 @@ class Train:
 
     def generation_options(self) -> Mapping[str, bool] | None:
         """The options of `hpc-amp generate` that the task uses, of `style`, `instances`, `points`,
-        `direction` and `fps`, and whether it needs them; None if it makes no images from files."""
+        `direction`, `fps` and `finetune`, and whether it needs them; None if it makes no images
+        from files."""
         return None
 
 

@@ -38,6 +38,9 @@ class Request:
     batch_size: int = 8
     fps: int | None = None
     """Frames a second of the video of each sequence. None: no video."""
+    finetune: int | None = None
+    """Steps for which a copy of the generator is trained on the references of each sequence. None:
+    the generator stays as it is."""
     rank: int = 0
     ranks: int = 1
 
@@ -50,6 +53,7 @@ class Request:
             "points": self.points,
             "direction": self.direction,
             "fps": self.fps,
+            "finetune": self.finetune,
         }
         return {name for name, value in given.items() if value}
 

@@ -22,7 +22,7 @@ _MISSING = {
     "points": "the model needs the points that the inputs show: name their folder in --points",
 }
 """What is said where a model needs an option that was not given."""
-OPTIONS = (*_MISSING, "fps")
+OPTIONS = (*_MISSING, "fps", "finetune")
 """The options that only some models use."""
 
 

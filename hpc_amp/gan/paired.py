@@ -68,6 +68,11 @@ class ComparedGan(ConditionalGan):
             self._lpips = Lpips(evaluation.lpips, size, self.device)
         self._shown: Any = None
         """The samples of the picture, from the first batch of an evaluation."""
+        self.prepare_perceptual(losses)
+
+    def prepare_perceptual(self, losses: PairedLosses) -> None:
+        """Read the weights of the network of the perceptual loss, if that counts. Raises
+        ModelError."""
         self._perceptual: PerceptualLoss | None = None
         if losses.perceptual:
             network = feature_network(losses.perceptual_weights)

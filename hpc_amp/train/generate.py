@@ -18,7 +18,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from hpc_amp.amp.precision import PrecisionPolicy
     from hpc_amp.config.schema import Job
     from hpc_amp.distributed.world import World
     from hpc_amp.gan.generation import Request
@@ -68,14 +69,34 @@ class LoadedGenerator:
         except PrecisionError:  # such as tf32, on a machine without a GPU
             policy = PrecisionPolicy.create(Precision(mode="fp32"), task.device)
         policy.configure_backends()
-        making = task.generate(request, self.networks)
-        while True:
-            # Not around `yield`: the caller's own computations must not be affected.
-            with torch.no_grad(), policy.autocast():
-                made = next(making, None)
-            if made is None:
-                return
-            yield made
+        for part, networks in self._parts(request, policy):
+            making = task.generate(part, networks)
+            while True:
+                # Not around `yield`: the caller's own computations must not be affected.
+                with torch.no_grad(), policy.autocast():
+                    made = next(making, None)
+                if made is None:
+                    break
+                yield made
+
+    def _parts(
+        self, request: Request, policy: PrecisionPolicy
+    ) -> Iterator[tuple[Request, Mapping[str, nn.Module]]]:
+        """This rank's part of a request, or parts of it, each with the networks that make it."""
+        if request.finetune is None:
+            yield request, self.networks
+            return
+        from hpc_amp.tasks.fs_vid2vid.task import FsVid2vid
+        from hpc_amp.train.finetuning import FineTuning
+
+        task = self.task
+        assert isinstance(task, FsVid2vid)  # see `generation_options`
+        tuning = FineTuning(task, self.networks, policy)
+        for images, part in task.alike(request).items():
+            references = task.read_references(images, request)
+            # The folder has the name of the sequence, or is that of all: equal on all ranks.
+            tuning.run(references, request.finetune, request.seed, images[0].parent.name)
+            yield part, tuning.networks
 
     def make(
         self,
@@ -89,6 +110,7 @@ class LoadedGenerator:
         seed: int = 0,
         batch_size: int = 8,
         fps: int | None = None,
+        finetune: int | None = None,
     ) -> int:
         """What `hpc-amp generate` does, in this process: write an image for each one in the folder
         `inputs`, or for that file, to the folder `output`. The arguments are the options of the
@@ -106,6 +128,7 @@ class LoadedGenerator:
             seed,
             batch_size,
             fps,
+            finetune,
         )
         return write_images(self, request, Path(output), lambda made: None)
 
@@ -254,6 +277,7 @@ def make_request(
     seed: int,
     batch_size: int,
     fps: int | None = None,
+    finetune: int | None = None,
 ) -> Request:
     """The request of this rank. Rank 0 finds the files, because a shared file system may show other
     ones on another node. A collective call. Raises InputError."""
@@ -269,6 +293,8 @@ def make_request(
         check_video_package()
         if fps < 1:
             raise InputError(f"{fps} frames a second are too few")
+    if finetune is not None and finetune < 1:
+        raise InputError(f"{finetune} steps of fine-tuning are too few")
 
     others = [Path(other) for other in (style, instances, points) if other]
 
@@ -288,6 +314,7 @@ def make_request(
         seed=seed,
         batch_size=batch_size,
         fps=fps,
+        finetune=finetune,
         rank=world.rank,
         ranks=world.size,
     )
@@ -365,7 +392,7 @@ def main() -> int:
     request = make_request(
         world, arguments.input, arguments.output, arguments.style, arguments.instances,
         arguments.points, arguments.direction, arguments.seed, arguments.batch_size,
-        arguments.fps,
+        arguments.fps, arguments.finetune,
     )  # fmt: skip
     loaded = load_generator(
         arguments.run,
@@ -402,6 +429,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--fps", type=int, help="also write each sequence as a video")
+    parser.add_argument("--finetune", type=int, help="steps on the references of each sequence")
     parser.add_argument("--device", default="auto", choices=["auto", "cuda", "cpu"])
     return parser
 

@@ -37,6 +37,9 @@ def sample(images: Tensor, columns: Tensor, rows: Tensor) -> Tensor:
         grid = torch.stack(
             (columns * (2 / max(width - 1, 1)) - 1, rows * (2 / max(height - 1, 1)) - 1), 3
         )
+        if not grid.is_cuda:
+            # The backward pass of grid_sample ends the process where a place is NaN.
+            grid = grid.nan_to_num()
         sampled: Tensor = F.grid_sample(
             images, grid, mode="bilinear", padding_mode="border", align_corners=True
         )

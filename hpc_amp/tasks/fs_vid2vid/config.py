@@ -110,8 +110,9 @@ class FsVid2vidConfig(VideoTrain):
         yield Halvings("fs_vid2vid.references.halvings", references.halvings, least=2)
 
     def generation_options(self) -> Mapping[str, bool] | None:
-        """The references, and the maps of instances that the model was trained with."""
-        return {"style": True, **(VideoTrain.generation_options(self) or {})}
+        """The references, fine-tuning on them, and the maps of instances that the model was trained
+        with."""
+        return {"style": True, "finetune": False, **(VideoTrain.generation_options(self) or {})}
 
     def check_keys(self) -> None:
         """Also what belongs to references. Raises KeyProblem."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,20 +12,27 @@ import torch
 from torch import Tensor, nn
 
 from hpc_amp.data.errors import DataError
-from hpc_amp.gan.data.batches import condition
+from hpc_amp.gan.data.batches import PairedBatch, condition
 from hpc_amp.gan.data.synthetic import COLOURS, labels_of
 from hpc_amp.gan.data.training import Prepared, prepare_references
 from hpc_amp.gan.generation import Request, read_images
 from hpc_amp.gan.losses import l1
 from hpc_amp.gan.paired import read_inputs, show_condition
-from hpc_amp.gan.task import GENERATOR
+from hpc_amp.gan.task import GENERATOR, adam
+from hpc_amp.gan.video.batches import conditions
 from hpc_amp.gan.video.consistency import flow_loss, mask_loss
 from hpc_amp.gan.video.references import ReferenceBatch
 from hpc_amp.gan.video.task import MadeVideo, VideoGan
 from hpc_amp.gan.video.warp import warp
-from hpc_amp.tasks.base import Losses, Networks
+from hpc_amp.tasks.base import Losses, Networks, Phase
 from hpc_amp.tasks.fs_vid2vid.config import FsVid2vidConfig
 from hpc_amp.tasks.fs_vid2vid.networks import ReferenceGenerator
+
+FINETUNING = "finetuning"
+"""Name of the phase that trains a copy of the generator on the references of a sequence."""
+LARGEST_MOVE = 8
+"""The frame of a step of fine-tuning is a reference that was moved by up to 1 / so much of its
+sides."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -137,10 +144,16 @@ class FsVid2vid(VideoGan):
     # -- generation -------------------------------------------------------------------------------
 
     def generation_context(self, files: Sequence[Path], request: Request) -> tuple[Tensor, ...]:
-        """The references [1, K, 3, H, W] of a sequence and their conditions. The folder `--style`
-        has images in `B`, label maps or input images in `A` and instance maps in `inst`, as the
-        data has; each in a folder with the name of the sequence, or in none, for all sequences."""
-        folder = Path(os.path.commonpath(request.style))
+        """The references [1, K, 3, H, W] of a sequence and their conditions."""
+        references = self.read_references(self.references_of(files, request), request)
+        return references.images[None], condition(references, self.train.images)[None]
+
+    def references_of(self, files: Sequence[Path], request: Request) -> tuple[Path, ...]:
+        """The images that the sequence of `files` is to look like. The folder `--style` has images
+        in `B`, label maps or input images in `A` and instance maps in `inst`, as the data has; each
+        in a folder with the name of the sequence, or in none, for all sequences. Raises
+        DataError."""
+        folder = _folder_of_references(request)
         sequence = files[0].parent.relative_to(request.folder)
         images = [each for each in request.style if each.parent == folder / "B" / sequence]
         if not images:
@@ -151,14 +164,99 @@ class FsVid2vid(VideoGan):
                 f"{folder / 'B' / sequence} and what they are made from into "
                 f"{folder / 'A' / sequence}"
             )
-        data = self.train.images
+        return tuple(images)
+
+    def read_references(self, images: Sequence[Path], request: Request) -> PairedBatch:
+        """Some images of `request.style` with what they would be made from. Raises DataError."""
+        folder, data = _folder_of_references(request), self.train.images
         partners = [_partner(each, folder) for each in images]
         of_references = dataclasses.replace(
             request, folder=folder / "A", instances=folder / "inst" if data.instances else None
         )
-        batch = read_inputs(partners, of_references, data, self.device)
-        references = read_images(images, data, self.device)
-        return references[None], condition(batch, data)[None]
+        inputs = read_inputs(partners, of_references, data, self.device)
+        return dataclasses.replace(inputs, images=read_images(images, data, self.device))
+
+    # -- fine-tuning ------------------------------------------------------------------------------
+
+    def alike(self, request: Request) -> dict[tuple[Path, ...], Request]:
+        """This rank's part of `request` by the references: for those of each sequence, a request of
+        all sequences that have them. Raises DataError."""
+        files: dict[tuple[Path, ...], list[Path]] = {}
+        for sequence in self.generation_parts(request):
+            files.setdefault(self.references_of(sequence, request), []).extend(sequence)
+        return {
+            references: dataclasses.replace(request, files=found, rank=0, ranks=1)
+            for references, found in files.items()
+        }
+
+    def finetuning(self) -> Phase:
+        """How a step of fine-tuning updates the generator. Reads the weights of the perceptual
+        network. Raises ModelError."""
+        losses, sides = self.train.fs_vid2vid.losses, self.train.adversarial
+        self.prepare_perceptual(losses)
+        loss = "l1" if self._perceptual is None else "perceptual"
+        return Phase(FINETUNING, (GENERATOR,), (loss,), adam(sides, sides.generator_lr))
+
+    def learning(self, networks: Networks) -> list[nn.Parameter]:
+        """The weights that fine-tuning changes: those that draw. What finds the places in
+        references and in earlier frames, attention and flows, stays as it is."""
+        generator = networks[GENERATOR]
+        assert isinstance(generator, ReferenceGenerator)
+        parts = (generator.code, generator.head, generator.up, generator.last)
+        return [parameter for part in parts for parameter in part.parameters()]
+
+    def finetuning_batch(self, references: PairedBatch, stream: torch.Generator) -> ReferenceBatch:
+        """What a step of fine-tuning gets: one of the `references` as the only frame, moved and,
+        if the training mirrors images, perhaps mirrored; and all of them as its references."""
+
+        def draw(below: int) -> int:
+            return int(torch.randint(below, (), generator=stream))
+
+        chosen, mirrored = draw(len(references)), bool(draw(2)) and self.train.images.flip
+        moves = [
+            draw(2 * reach + 1) - reach
+            for reach in (side // LARGEST_MOVE for side in references.images.shape[2:])
+        ]
+
+        def frame(values: Tensor | None) -> Tensor | None:
+            if values is None:
+                return None
+            shown = values[chosen].flip(-1) if mirrored else values[chosen]
+            return shown.roll(moves, (-2, -1))[None, None]
+
+        def all_of(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values[None]
+
+        image = frame(references.images)
+        assert image is not None
+        return ReferenceBatch(
+            images=image,
+            seeds=references.seeds[:1],
+            labels=frame(references.labels),
+            instances=frame(references.instances),
+            inputs=frame(references.inputs),
+            references=references.images[None],
+            reference_labels=all_of(references.labels),
+            reference_instances=all_of(references.instances),
+            reference_inputs=all_of(references.inputs),
+        )
+
+    def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[Losses]:
+        """Also that of `finetuning`: the perceptual loss, or `l1` where the run has none."""
+        if phase != FINETUNING:
+            yield from super().losses(phase, batch, networks)
+            return
+        video = self.make(batch, conditions(batch, self.train.images), networks)
+        frames, real = video.frames.flatten(0, 1), batch.images.flatten(0, 1)
+        if self._perceptual is None:
+            yield {"l1": l1(frames, real)}
+        else:
+            yield {"perceptual": self._perceptual(frames, real)}
+
+
+def _folder_of_references(request: Request) -> Path:
+    """The folder that has `A` and `B`."""
+    return Path(os.path.commonpath(request.style))
 
 
 def _partner(image: Path, folder: Path) -> Path:
