@@ -176,6 +176,8 @@ class _Pool:
 
 
 def _signals(handler: Handler) -> AbstractContextManager[None]:
-    """Handle SIGTERM and SIGHUP like Ctrl-C, so that running points save. Ignore SIGPIPE: a closed
-    pipe is then an error instead of the end of this process."""
-    return handling({**dict.fromkeys(INTERRUPTING, handler), signal.SIGPIPE: signal.SIG_IGN})
+    """Handle SIGTERM and SIGHUP like Ctrl-C, so that running points save. What this process was
+    started to ignore, such as SIGHUP by `nohup`, stays ignored. Ignore SIGPIPE: a closed pipe is
+    then an error instead of the end of this process."""
+    heeded = [one for one in INTERRUPTING if signal.getsignal(one) is not signal.SIG_IGN]
+    return handling({**dict.fromkeys(heeded, handler), signal.SIGPIPE: signal.SIG_IGN})

@@ -35,9 +35,9 @@ class Machine:
         config |= {"launch": {"preflight": False}, **job}
         (self.folder / "job.yaml").write_text(yaml.safe_dump(config))
 
-    def start(self, *words: str, **environ: str) -> subprocess.Popen[str]:
+    def start(self, *words: str, prefix: str = "env", **environ: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "hpc_amp", "sweep", *words],
+            [prefix, sys.executable, "-m", "hpc_amp", "sweep", *words],
             cwd=self.folder,
             env=clean_environ(**environ),
             text=True,
@@ -131,6 +131,19 @@ def test_ctrl_c_lets_what_runs_save_and_continue_goes_on(
     (machine.folder / "saved-2").touch()
     assert machine.run("continue", "test").returncode == 0
     assert machine.states() == ["finished"] * 3
+
+
+def test_under_nohup_a_closed_terminal_ends_nothing(machine: Machine) -> None:
+    machine.write("touch at; until [ -e go ]; do sleep 0.05; done")
+    process = machine.start("job.yaml", "container.env.A=0", prefix="nohup")
+    machine.wait_for("at")
+
+    process.send_signal(signal.SIGHUP)
+    (machine.folder / "go").touch()
+    _, err = process.communicate(timeout=300)
+
+    assert process.returncode == 0, err
+    assert machine.states() == ["finished"]
 
 
 # Presses Ctrl-C when a point's process is there and nobody has noted it yet.
