@@ -31,8 +31,8 @@ TRAIN: dict[str, Any] = {
     "images": merged(
         VID2VID["images"],
         {
-            "frames": {"first": 3, "double_every": 1, "most": 5, "evaluation": 20},
-            "synthetic": {"train": 12, "test": 4, "frames": 20, "speed": 4},
+            "frames": {"first": 3, "double_every": 1, "most": 5, "evaluation": 10},
+            "synthetic": {"train": 12, "test": 4, "frames": 10, "speed": 8},
         },
     ),
 }

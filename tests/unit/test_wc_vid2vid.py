@@ -209,7 +209,9 @@ def test_the_guidance_loss_by_hand() -> None:
 
 
 def test_a_perfect_generator_has_the_best_metrics(tmp_path: Path) -> None:
-    made = wc_vid2vid(tmp_path)
+    made = wc_vid2vid(
+        tmp_path, images={"frames": {"evaluation": 20}, "synthetic": {"frames": 20, "test": 2}}
+    )
     task: Any = made.task
     task.render = lambda batch, networks: (batch.images, batch.flows)
     made.evaluate()
