@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,6 @@ from hpc_amp.config.schema import Precision
 from hpc_amp.data.order import generator
 from hpc_amp.gan.data.batches import PairedBatch
 from hpc_amp.tasks.base import Networks
-from hpc_amp.tasks.fs_vid2vid.task import FsVid2vid
 from hpc_amp.train.errors import TrainingError
 from hpc_amp.train.losses import RecentLosses
 from hpc_amp.train.update import PhaseUpdate
@@ -27,6 +27,8 @@ class FineTuning:
     """A copy of the networks of a run, which learns from the references of one sequence and then,
     from the beginning, from those of the next.
 
+    `task`: one that can be fine-tuned: with the methods `finetuning`, `learning` and
+    `finetuning_batch`.
     `networks`: those of the run, with fp32 weights. They stay as they are.
     `policy`: the precision of the run, on the device of the networks.
 
@@ -35,7 +37,7 @@ class FineTuning:
     Raises ModelError if the weights of the perceptual network cannot be read.
     """
 
-    def __init__(self, task: FsVid2vid, networks: Networks, policy: PrecisionPolicy) -> None:
+    def __init__(self, task: Any, networks: Networks, policy: PrecisionPolicy) -> None:
         if policy.weight_dtype is not None:  # O2 and O3, as for images without fine-tuning
             policy = PrecisionPolicy.create(Precision(mode="fp32"), task.device)
         self._task, self._policy = task, policy

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpc_amp.files import replacing, through_latest
 from hpc_amp.train.program import ArgumentParser, run_program
@@ -86,11 +86,9 @@ class LoadedGenerator:
         if request.finetune is None:
             yield request, self.networks
             return
-        from hpc_amp.tasks.fs_vid2vid.task import FsVid2vid
         from hpc_amp.train.finetuning import FineTuning
 
-        task = self.task
-        assert isinstance(task, FsVid2vid)  # see `generation_options`
+        task: Any = self.task  # one that can be fine-tuned: see `generation_options`
         tuning = FineTuning(task, self.networks, policy)
         for images, part in task.alike(request).items():
             references = task.read_references(images, request)

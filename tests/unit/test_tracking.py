@@ -140,11 +140,17 @@ def test_lines_reach_the_file_at_once(tmp_path: Path) -> None:
     assert json.loads((run.attempt_path / "progress.json").read_text())["step"] == 2
 
 
+def hide_tensorboard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if it were not installed."""
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.delitem(sys.modules, "hpc_amp.trackers.tensorboard", raising=False)
+    monkeypatch.setattr(TRACKERS, "_loaded", {})
+
+
 def test_without_tensorboard_there_is_a_warning_and_the_metrics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    monkeypatch.delitem(sys.modules, "hpc_amp.trackers.tensorboard", raising=False)
+    hide_tensorboard(monkeypatch)
     track(tmp_path, range(1, 3))
     assert "WARNING: the tracker tensorboard is not used: " in capsys.readouterr().out
     assert len(curve(tmp_path, "train/loss")) == 2
@@ -177,8 +183,7 @@ def test_a_full_disk_costs_reports_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # TensorBoard's writer would fail in a thread of its own, which pytest reports anywhere.
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    monkeypatch.delitem(sys.modules, "hpc_amp.trackers.tensorboard", raising=False)
+    hide_tensorboard(monkeypatch)
     run = RunDirectory(tmp_path, 1)
     run.attempt_path.mkdir(parents=True)
     tracker = Tracking(run, World(), start_step=0, trackers=["tensorboard"])
@@ -197,8 +202,7 @@ def test_a_disk_that_is_full_at_the_start_costs_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The lines beyond the checkpoint cannot be cut then. Nothing of the attempt to do so stays."""
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    monkeypatch.delitem(sys.modules, "hpc_amp.trackers.tensorboard", raising=False)
+    hide_tensorboard(monkeypatch)
     track(tmp_path, range(1, 9))
     run = RunDirectory(tmp_path, 2)
     run.attempt_path.mkdir()
