@@ -32,6 +32,10 @@ MISMATCH = 3
 # slower, another rank reports it.
 _HEAD_START = 2.0
 
+# Seconds that srun has to forward the report. When a rank fails, srun ends the step, and what it has
+# not read by then may be lost.
+_FORWARDING = 1.0
+
 # Writes facts as JSON lines to the file descriptor in the first argument; `stage` shows how far it
 # got. The version of the library can be read before MPI_Init. The sum shows that the ranks can
 # exchange messages. Nothing is imported from the working directory. The launcher may kill the
@@ -200,4 +204,5 @@ def _explain(
     # In one write, because launchers mix the output of several ranks.
     sys.stderr.write(f"hpc-amp: MPI check: {failure.text}{kept}\n")
     sys.stderr.flush()
+    time.sleep(_FORWARDING)
     return MISMATCH
