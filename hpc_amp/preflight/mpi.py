@@ -32,8 +32,8 @@ MISMATCH = 3
 # slower, another rank reports it.
 _HEAD_START = 2.0
 
-# Seconds that srun has to forward the report. When a rank fails, srun ends the step, and what it has
-# not read by then may be lost.
+# Seconds that srun has to forward the report. When a rank fails, srun ends the step, and what it
+# has not read by then may be lost.
 _FORWARDING = 1.0
 
 # Writes facts as JSON lines to the file descriptor in the first argument; `stage` shows how far it
