@@ -12,8 +12,13 @@ from torch import Tensor
 def norm(tensors: Sequence[Tensor]) -> Tensor:
     """The 2-norm of all values of `tensors`, float32, a scalar on the device of the first one; 0 if
     there are no tensors. The host does not wait for it."""
+    return _norm(by_device_and_dtype(tensors))
+
+
+def _norm(groups: Iterable[list[Tensor]]) -> Tensor:
+    """`norm` of the tensors in groups of the same device and type."""
     norms: list[Tensor] = []
-    for group in by_device_and_dtype(tensors):
+    for group in groups:
         if group[0].dtype is torch.float16:
             # The fused norm of fp16 tensors is fp16, and overflows for valid gradients.
             norms += [torch.linalg.vector_norm(tensor, dtype=torch.float32) for tensor in group]
@@ -31,9 +36,10 @@ def norm(tensors: Sequence[Tensor]) -> Tensor:
 def clip(tensors: Sequence[Tensor], limit: float) -> Tensor:
     """Make `tensors` smaller in place, all by the same factor, so that their norm is at most
     `limit`. Returns the norm that they had, as `norm` does. The host does not wait for it."""
-    total = norm(tensors)
+    groups = by_device_and_dtype(tensors)
+    total = _norm(groups)
     factor = (limit / (total + 1e-6)).clamp(max=1.0)
-    for group in by_device_and_dtype(tensors):
+    for group in groups:
         factor_there = factor.to(group[0].device)
         if group[0].dtype is torch.float16:
             # A small factor is 0 in fp16.
