@@ -57,6 +57,8 @@ def _groups(config: Optimizer, networks: Iterable[nn.Module]) -> list[dict[str, 
 def _add_momentum(optimizer: Any, args: Any, kwargs: Any) -> None:
     """Add a momentum of 0 for weights that have their first gradient. torch's fused SGD only does
     so in the first step, and fails in a later one."""
+    if len(optimizer.state) == sum(len(group["params"]) for group in optimizer.param_groups):
+        return  # as in most steps: each weight has had a gradient
     for group in optimizer.param_groups:
         if not group["momentum"]:
             continue
