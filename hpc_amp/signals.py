@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
@@ -42,13 +42,14 @@ def interrupted_by_all() -> Iterator[None]:
             signal.signal(one, _do_nothing)
         raise KeyboardInterrupt
 
-    heeded = [
-        one
-        for one in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(one) is not signal.SIG_IGN
-    ]
+    heeded = not_ignored((signal.SIGTERM, signal.SIGHUP))
     with handling({**dict.fromkeys(heeded, first), signal.SIGPIPE: signal.SIG_IGN}):
         yield
+
+
+def not_ignored(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
+    """Those of the signals that this process does not ignore, as `nohup` lets it ignore SIGHUP."""
+    return [one for one in numbers if signal.getsignal(one) is not signal.SIG_IGN]
 
 
 def _do_nothing(number: int, frame: FrameType | None) -> None:

@@ -25,7 +25,7 @@ from hpc_amp.errors import UsageError
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.events import record_event
 from hpc_amp.schedulers import get_scheduler
-from hpc_amp.signals import INTERRUPTING, Handler, handling, interrupt
+from hpc_amp.signals import INTERRUPTING, Handler, handling, interrupt, not_ignored
 
 _POLL_SECONDS = 0.2
 
@@ -179,5 +179,5 @@ def _signals(handler: Handler) -> AbstractContextManager[None]:
     """Handle SIGTERM and SIGHUP like Ctrl-C, so that running points save. What this process was
     started to ignore, such as SIGHUP by `nohup`, stays ignored. Ignore SIGPIPE: a closed pipe is
     then an error instead of the end of this process."""
-    heeded = [one for one in INTERRUPTING if signal.getsignal(one) is not signal.SIG_IGN]
-    return handling({**dict.fromkeys(heeded, handler), signal.SIGPIPE: signal.SIG_IGN})
+    heeded = dict.fromkeys(not_ignored(INTERRUPTING), handler)
+    return handling({**heeded, signal.SIGPIPE: signal.SIG_IGN})
