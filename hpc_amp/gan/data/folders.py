@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -309,27 +309,28 @@ def _subfolders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
 
 
-def images_in(folder: Path) -> list[str]:
-    """The paths of the image files in a folder and those below, in the order of their names. What
-    has a name that begins with a dot is no data, nor is what a folder of such a name holds."""
-    paths = []
+def files_in(folder: Path) -> Iterator[str]:
+    """Yield the paths of the files in a folder and those below, in any order. What has a name that
+    begins with a dot is no data, nor is what a folder of such a name holds."""
     for place, folders, names in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if name[0] != "."]
-        paths += [
-            os.path.join(place, name)
-            for name in names
-            if name[0] != "." and os.path.splitext(name)[1].lower() in SUFFIXES
-        ]
-    return sorted(paths)
+        for name in names:
+            if name[0] != ".":
+                yield os.path.join(place, name)
+
+
+def images_in(folder: Path) -> list[str]:
+    """Those of `files_in` that are images."""
+    return [path for path in files_in(folder) if os.path.splitext(path)[1].lower() in SUFFIXES]
 
 
 def _images(folder: Path, ending: str = "") -> list[str]:
-    """Those of `images_in` whose names have this ending before the suffix. Raises FolderError if
-    there is no image."""
+    """Those of `images_in` whose names have this ending before the suffix, in the order of their
+    names. Raises FolderError if there is no image."""
     paths = [path for path in images_in(folder) if os.path.splitext(path)[0].endswith(ending)]
     if not paths:
         raise FolderError(f"no images in {folder}")
-    return paths
+    return sorted(paths)
 
 
 def by_name(folder: Path, ending: str = "") -> dict[str, str]:
