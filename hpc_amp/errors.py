@@ -14,6 +14,9 @@ Any other exception is a defect of hpc-amp and is shown with its traceback.
 
 from __future__ import annotations
 
+_ESCAPES = {ord(letter): ascii(letter)[1:-1] for letter in "\v\f\x1c\x1d\x1e\x85\u2028\u2029"}
+"""Escapes of the characters that end a line, besides those of text files. A path may have some."""
+
 
 class HpcAmpError(Exception):
     """An error that is shown to the user as one line: `message` says what is wrong, `hint` what
@@ -27,7 +30,8 @@ class HpcAmpError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message}; {self.hint}" if self.hint else self.message
+        text = f"{self.message}; {self.hint}" if self.hint else self.message
+        return text.translate(_ESCAPES)
 
 
 class ConfigError(HpcAmpError):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hpc_amp.config.checks import check_job
@@ -111,6 +111,8 @@ KEYS = [
     override=st.text()
     | st.builds("{}={}".format, st.sampled_from(KEYS), st.text() | st.from_regex(r"[\[{'\"]?.*")),
 )
+@example("code=\x85")
+@example("code=\u2028")
 def test_any_override_loads_or_is_refused_in_one_line(path, override):
     refuses_or_loads(path, [override])
 
