@@ -197,7 +197,16 @@ def log(run_dir: Path) -> str:
 
 def gone(places: list[dict[str, Any]]) -> bool:
     """Whether the ranks' processes have ended; the nodes share this machine's."""
-    return not any(Path(f"/proc/{place['pid']}/root").exists() for place in places)
+
+    def runs(place: dict[str, Any]) -> bool:
+        try:
+            stat = Path(f"/proc/{place['pid']}/stat").read_text()
+        except OSError:
+            return False
+        state, *rest = stat.rpartition(")")[2].split()
+        return state not in "ZX" and rest[18] == place["started"]
+
+    return not any(map(runs, places))
 
 
 def start(cluster: Cluster, site: str, folder: Path, python: Path) -> System:

@@ -15,8 +15,11 @@ import time
 folder, *actions = sys.argv[1:]
 attempt, rank = int(os.environ["HPC_AMP_ATTEMPT"]), os.environ["RANK"]
 os.makedirs(folder, exist_ok=True)
+with open("/proc/self/stat", encoding="utf-8") as stat:
+    started = stat.read().rpartition(")")[2].split()[19]
 facts = {
     "pid": os.getpid(),
+    "started": started,  # in clock ticks since boot: a pid is given again to a later process
     "host": socket.gethostname(),
     "variables": {
         name: os.environ[name]
