@@ -16,8 +16,9 @@ scheduler_ends() { :; }
 ask_grace() { :; }
 
 # outlast_ranks: wait until no process of this attempt is left on this node, and kill those that are still
-# there after the grace time. They are found by their environment, since a container may have process numbers
-# of its own; the variable is only in what was started for the ranks.
+# there after the grace time or shortly before the time limit, while another attempt can still be arranged.
+# They are found by their environment, since a container may have process numbers of its own; the variable is
+# only in what was started for the ranks.
 outlast_ranks() {
   local left until=$((SECONDS + HPC_AMP_GRACE)) waits=no
   while :; do
@@ -27,7 +28,7 @@ outlast_ranks() {
     [ "$waits" = yes ] || echo "the launcher was killed: waiting up to $HPC_AMP_GRACE s for the end of its ranks"
     waits=yes
     # shellcheck disable=SC2086 # the numbers are words
-    [ "$SECONDS" -lt "$until" ] || kill -s KILL ${left//[!0-9$'\n']/} 2>/dev/null || true
+    { [ "$SECONDS" -lt "$until" ] && [ "$(date +%s)" -lt $((deadline - 15)) ]; } || kill -s KILL ${left//[!0-9$'\n']/} 2>/dev/null || true
     sleep 0.5
   done
 }

@@ -101,6 +101,20 @@ def test_no_rank_outlives_the_attempt_of_a_launcher_that_was_killed(host: StubHo
     assert wait(process).status == 137
 
 
+def test_the_grace_after_a_killed_launcher_ends_before_the_time_limit(host: StubHost) -> None:
+    """Cobalt's is five minutes. A job that is killed at its limit could not continue the run."""
+    ranks = "trap '' TERM; echo $$ >pid.part; mv pid.part pid; while :; do sleep 0.05; done"
+    (host.state / "end").write_text("+17 seconds")
+    job = {"grace": "1h", "stop_margin": "1s"}
+    run_dir = host.create({"run": shell(ranks), "launch": "processes", "job": job})
+    process = host.start(run_dir)
+    wait_for_file(host.work / "pid")
+
+    os.kill(int((run_dir / "attempts" / "1" / "launcher").read_text()), signal.SIGKILL)
+
+    assert wait(process).status == 137
+
+
 # ---- nodes that are taken away -------------------------------------------------------------------
 
 
