@@ -13,12 +13,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from hpc_amp.errors import HpcAmpError
+
 T = TypeVar("T")
 
 
-class RegistryError(Exception):
+class RegistryError(HpcAmpError):
     """A registered class cannot be imported, does not extend the base class, or lacks attributes
     or methods. The message names the class and its group of entry points."""
+
+    exit_code = 2
 
 
 class Registry(Generic[T]):

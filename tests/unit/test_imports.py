@@ -21,7 +21,7 @@ from hpc_amp.jobs.code import JOB_SIDE
 # Everything outside the standard library and the package itself. A new name here is a decision.
 ALLOWED = {
     "help": {"click"},
-    "dry run": {"click", "yaml", "_yaml", "jinja2", "markupsafe"},
+    "dry run": {"click", "yaml", "_yaml"},
 }
 # What every Python process has, and what Cython registers for the C half of PyYAML.
 ALWAYS = {"__main__", "hpc_amp", "cython_runtime"}
