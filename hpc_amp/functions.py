@@ -89,7 +89,7 @@ def _plan(config: Path, overrides: list[str], folder: Path) -> Plan:
         # The job runs the function, so the file needs neither key. `run` is set in the tree only:
         # as an override it would appear among those of the user.
         tree = apply_overrides(source.tree, ["run=[python]"], Job)
-        source = replace(source, tree=tree)
+        source = source._replace(tree=tree)
     site = site_of(source)
     loaded = source.validate(site.defaults)
     check_job(loaded, site)

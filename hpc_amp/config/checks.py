@@ -11,8 +11,8 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hpc_amp.config.bind import Bind, parse_bind
 from hpc_amp.config.command import launcher_in
@@ -350,8 +350,7 @@ def _check_profile(loaded: LoadedJob, job: Job, train: Train) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DataFound:
+class DataFound(NamedTuple):
     """What a section of a task finds on this machine."""
 
     key: str

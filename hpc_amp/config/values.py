@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from hpc_amp.config.units import parse_duration, parse_interval, parse_size, parse_step_interval
 from hpc_amp.registry import Registry, load
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(NamedTuple):
     """Marks a key, or a section with all its keys, that `resume` cannot change. `reason` completes
     "it stays as it is: ...". A change from one of the values in `free` to another is allowed."""
 
@@ -38,8 +36,7 @@ class FirstWeights(PathMark):
         self.or_folder = or_folder
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(NamedTuple):
     """Marks a key whose value is one of the words `more`, or a name of the registry at `place`
     (`package.module:NAME`)."""
 

@@ -32,9 +32,8 @@ import shutil
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from hpc_amp.config.paths import missing_path
 from hpc_amp.containers.image import URI, Image
@@ -53,8 +52,7 @@ PATIENCE = 60.0
 """Seconds that a program may take to answer, such as with its version."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wrapper:
+class Wrapper(NamedTuple):
     """The command line of a program that starts another program."""
 
     values: frozenset[str] = frozenset()

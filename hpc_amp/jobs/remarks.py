@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hpc_amp.config.command import launchers_in_script, local_rank_argument, script_in
 from hpc_amp.config.load import LoadedJob
@@ -20,8 +20,7 @@ from hpc_amp.schedulers import get_scheduler
 from hpc_amp.schedulers.grammar import Grammar
 
 
-@dataclass(frozen=True, slots=True)
-class _Setting:
+class _Setting(NamedTuple):
     """An option in a directive of the site or the job."""
 
     origin: str

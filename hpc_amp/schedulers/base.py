@@ -11,9 +11,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, ParamSpec, TypeVar
 
 from hpc_amp.errors import ConfigError, SchedulerError, UnclearError, UsageError
 from hpc_amp.registry import code_beside
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
     from hpc_amp.launchers.base import Launcher
 
 
-@dataclass(frozen=True, slots=True)
-class Interactive:
+class Interactive(NamedTuple):
     """The command of an interactive job, which runs a script on a node and on this terminal.
 
     `job_id` and `ready` are regular expressions for the command's output. A command without them
