@@ -88,16 +88,17 @@ def _wait_for_campaign(folder: Path, as_json: bool) -> None:
 @runs_dir_option
 def logs(target: str | None, following: bool, lines: int | None, runs_dir: Path) -> None:
     """Print the log of a run; without RUN, of the newest one."""
-    from hpc_amp.jobs import rundir
-    from hpc_amp.jobs.follow import follow as follow_run
+    from hpc_amp.jobs.places import find_run, newest_run
 
     if target is None:
-        run_dir = rundir.newest_run(runs_dir)
+        run_dir = newest_run(runs_dir)
         click.echo(f"log of {run_dir}", err=True)
     else:
-        run_dir = rundir.find_run(target, runs_dir)
+        run_dir = find_run(target, runs_dir)
     if following:
-        rundir.refuse_elsewhere(run_dir)
+        from hpc_amp.jobs.rundir import refuse_elsewhere
+
+        refuse_elsewhere(run_dir)
     log = run_dir / "logs" / "job.log"
     data = log.read_bytes() if log.exists() else b""
     text = data.decode(errors="replace")
@@ -112,6 +113,8 @@ def logs(target: str | None, following: bool, lines: int | None, runs_dir: Path)
     def write(piece: str) -> None:
         click.echo(piece, nl=False)
         sys.stdout.flush()
+
+    from hpc_amp.jobs.follow import follow as follow_run
 
     try:
         follow_run(run_dir, write, offset=len(data), on_wait=say_why_it_waits)

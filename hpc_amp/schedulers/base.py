@@ -19,7 +19,6 @@ from hpc_amp.registry import code_beside
 from hpc_amp.resources import Which
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
 from hpc_amp.schedulers.arrays import Arrays, OneByOne
-from hpc_amp.schedulers.grammar import Grammar
 
 if TYPE_CHECKING:
     import submitit
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
     from hpc_amp.launchers.base import Launcher
+    from hpc_amp.schedulers.grammar import Grammar
 
 
 class Interactive(NamedTuple):
