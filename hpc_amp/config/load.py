@@ -143,7 +143,7 @@ def _config_of(written: MappingNode, overrides: Sequence[str], code: Path | None
     """The configuration class of the job's task. A site cannot choose the task, so only the file
     and the overrides are considered."""
     chosen = [override for override in overrides if _CHOOSES_TASK.match(override)]
-    tree = apply_overrides(expand_section(written, Job), chosen, Job)
+    tree = apply_overrides(written, chosen, Job)  # neither key is in a section with a shorthand
     train, folder = tree.get("train"), tree.get("code")
     node = train.get("task") if isinstance(train, MappingNode) else None
     if not isinstance(node, Scalar) or node.is_null:

@@ -6,6 +6,7 @@ is not allowed. Standard library only.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
@@ -20,6 +21,25 @@ class Fixed(NamedTuple):
 
     reason: str
     free: tuple[str, ...] = ()
+
+
+class Section:
+    """The base of all sections of keys, which are frozen dataclasses. With the methods here, they
+    need neither `eq` nor `repr` of their own: a command makes dozens of sections, and dataclasses
+    would generate the code of both for each one anew, a third of the time."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._values() == other._values()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._values())})"
+
+    def _values(self) -> list[tuple[str, Any]]:
+        return [(each.name, getattr(self, each.name)) for each in dataclasses.fields(self)]  # type: ignore[arg-type]
 
 
 class PathMark:
