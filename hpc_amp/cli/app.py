@@ -23,7 +23,7 @@ SECTIONS = {
         "validate": ("job", "Check a job file (CONFIG) without submitting it."),
         "config": ("job", "Print all keys of a job (CONFIG) with their values."),
         "render": ("job", "Print the launch script of a job file (CONFIG)."),
-        "submit": ("job", "Submit a job (CONFIG); print its id and run directory."),
+        "submit": ("submit", "Submit a job (CONFIG); print its id and run directory."),
         "run": ("job", "Run a job file (CONFIG) on this machine and wait for it."),
     },
     "Runs": {
