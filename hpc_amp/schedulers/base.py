@@ -18,7 +18,6 @@ from hpc_amp.errors import ConfigError, SchedulerError, UnclearError, UsageError
 from hpc_amp.registry import code_beside
 from hpc_amp.resources import Which
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
-from hpc_amp.schedulers.arrays import Arrays, OneByOne
 
 if TYPE_CHECKING:
     import submitit
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
     from hpc_amp.launchers.base import Launcher
+    from hpc_amp.schedulers.arrays import Arrays
     from hpc_amp.schedulers.grammar import Grammar
 
 
@@ -169,6 +169,8 @@ class Scheduler(ABC):
 
     def arrays(self) -> Arrays:
         """How jobs that differ only in a number are submitted. Default: one after the other."""
+        from hpc_amp.schedulers.arrays import OneByOne  # only for many runs
+
         return OneByOne(self)
 
     def queued(self) -> dict[str, Path]:
