@@ -3,6 +3,7 @@
     HpcAmpError            shown as one line; the process exits with its `exit_code`
     ├── ConfigError        the YAML, an override or a site file is wrong (exit 2)
     ├── UsageError         the command cannot be executed as it was given (exit 2)
+    ├── RegistryError      a class of another package cannot be used (exit 2, in `registry`)
     ├── SchedulerError     the scheduler refused a request or did not answer (exit 1)
     │   └── UnclearError   it is unknown whether the scheduler accepted a job
     └── JobError           training cannot begin or go on, as its ranks find (exit 1)

@@ -30,7 +30,7 @@ from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.jobs import render, rundir
 from hpc_amp.jobs.code import copy_package
 from hpc_amp.jobs.plan import Plan, make_plan
-from hpc_amp.jobs.shell import templates, verbatim
+from hpc_amp.jobs.shell import fill, verbatim
 from hpc_amp.launchers import get_launcher
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _plan(config: Path, overrides: list[str], folder: Path) -> Plan:
         # The job runs the function, so the file needs neither key. `run` is set in the tree only:
         # as an override it would appear among those of the user.
         tree = apply_overrides(source.tree, ["run=[python]"], Job)
-        source = replace(source, tree=tree)
+        source = source._replace(tree=tree)
     site = site_of(source)
     loaded = source.validate(site.defaults)
     check_job(loaded, site)
@@ -111,10 +111,10 @@ def _write(plan: Plan) -> None:
     removes the files that were written until then."""
     folder = plan.run_dir
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    context = {**render.template_context(plan, session=True), "pickled_by": verbatim(version)}
+    values = {**render.script_values(plan, session=True), "pickled_by": verbatim(version)}
     variable = plan.scheduler.allocation
-    context["allocation"] = verbatim(f"${{{variable}:-$$}}" if variable else "$$")
-    script = templates("jobs").get_template("python.sh.j2").render(context)
+    values["allocation"] = verbatim(f"${{{variable}:-$$}}" if variable else "$$")
+    script = fill("python.sh.in", values)
     try:
         folder.mkdir(parents=True, exist_ok=True)  # submitit has already created `jobs` in it
         try:

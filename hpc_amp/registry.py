@@ -13,12 +13,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from hpc_amp.errors import HpcAmpError
+
 T = TypeVar("T")
 
 
-class RegistryError(Exception):
+class RegistryError(HpcAmpError):
     """A registered class cannot be imported, does not extend the base class, or lacks attributes
     or methods. The message names the class and its group of entry points."""
+
+    exit_code = 2
 
 
 class Registry(Generic[T]):
@@ -52,7 +56,9 @@ class Registry(Generic[T]):
         return name in self._own or name in self._foreign()
 
     def __iter__(self) -> Iterator[type[T]]:
-        return map(self.get, self.names())
+        """The classes of `names`. Entry points are searched when the others are used up."""
+        yield from map(self.get, self._own)
+        yield from map(self.get, self.names()[len(self._own) :])
 
     def get(self, name: str) -> type[T]:
         """Import and return the class of a name. Raises KeyError if the name is unknown, and
@@ -119,8 +125,8 @@ def _has_entry_points(group: str) -> bool:
         for name in names:
             if not name.endswith((".dist-info", ".egg-info")):
                 continue
-            file = Path(folder, name, "entry_points.txt")
-            if file.is_file() and heading in file.read_bytes():
+            file = os.path.join(folder, name, "entry_points.txt")
+            if os.path.isfile(file) and heading in Path(file).read_bytes():
                 return True
     return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hpc_amp import __version__
 from hpc_amp.campaigns import ranges
@@ -11,7 +12,7 @@ from hpc_amp.campaigns.folder import Campaign, Group, next_run_name, run_name
 from hpc_amp.campaigns.points import setting_in_words
 from hpc_amp.campaigns.words import count
 from hpc_amp.errors import UsageError
-from hpc_amp.jobs.shell import comment, quote, templates, verbatim
+from hpc_amp.jobs.shell import comment, fill, quote, verbatim
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.schedulers.arrays import Arrays, InOneJob, SingleJobs
 
@@ -100,7 +101,7 @@ def render_part(campaign: Campaign, part: Part) -> str:
     scheduler = get_scheduler(campaign.scheduler)
     arrays = arrays_of(campaign)
     directives = arrays.header(part.group.directives, len(part.points), part.at_once)
-    context = {
+    values: dict[str, Any] = {
         "marker": verbatim(scheduler.marker),
         "directives": [verbatim(line) for line in directives],
         "name_comment": comment(campaign.name),
@@ -115,38 +116,37 @@ def render_part(campaign: Campaign, part: Part) -> str:
     }
     names = {} if campaign.resumes else campaign.run_names()
     if campaign.submitting == "one job":
-        return _render_one_job(campaign, part, context, names)
-    context |= {
+        return _render_one_job(campaign, part, values, names)
+    values |= {
         "points": verbatim(_in_bash(campaign, part.points, names)),
         "task": verbatim(arrays.task),
         "launch_script": verbatim(part.group.script),
     }
-    return templates("jobs").get_template("array.sh.j2").render(context)
+    return fill("array.sh.in", values)
 
 
 def _render_one_job(
-    campaign: Campaign, part: Part, context: dict[str, object], names: Mapping[int, str]
+    campaign: Campaign, part: Part, values: dict[str, Any], names: Mapping[int, str]
 ) -> str:
     groups = campaign.group_of_points()
     has_limit = get_scheduler(campaign.scheduler).limits
     limit = part.group.walltime - part.group.stop_margin
     # If all runs have the same number of nodes, each run uses all nodes of the job.
     narrows = len({groups[point].nodes for point in part.points}) > 1
-    context |= {
+    values |= {
         "tasks_per_node": part.group.tasks_per_node,
         "limit": limit if has_limit else verbatim("none"),
         "checkpoints": verbatim("keep" if campaign.resumes else "drop"),
         "runs": [
-            (
-                quote(setting_in_words(campaign.keys, campaign.points[point])),
-                groups[point].nodes if narrows else verbatim("all"),
-                verbatim(next_run_name(campaign, point, names)),
-                verbatim(groups[point].script),
+            verbatim(
+                f"{quote(setting_in_words(campaign.keys, campaign.points[point]))} "
+                f"{groups[point].nodes if narrows else 'all'} "
+                f"{next_run_name(campaign, point, names)} {groups[point].script}"
             )
             for point in part.points
         ],
     }
-    return templates("jobs").get_template("campaign.sh.j2").render(context)
+    return fill("campaign.sh.in", values)
 
 
 def _in_bash(campaign: Campaign, points: Sequence[int], names: Mapping[int, str]) -> str:

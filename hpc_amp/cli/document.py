@@ -14,8 +14,7 @@ from collections.abc import Iterator
 
 import click
 
-from hpc_amp.cli.app import app
-from hpc_amp.cli.options import ENVIRONMENT, SectionGroup
+from hpc_amp.cli.app import ENVIRONMENT, SECTIONS, app
 from hpc_amp.documents import DOCS, write_or_check
 
 _HEAD = """# All commands
@@ -38,8 +37,7 @@ def page() -> str:
     context = click.Context(app, info_name="hpc-amp")
     rows = [f"| `{name}` | {meaning} |\n" for name, meaning in ENVIRONMENT.items()]
     parts = [_HEAD + "".join(rows)]
-    assert isinstance(app, SectionGroup)
-    for title, names in app.sections(context):
+    for title, names in SECTIONS.items():
         parts.append(f"## {title}\n")
         for name in names:
             command = app.get_command(context, name)

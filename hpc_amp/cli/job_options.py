@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from hpc_amp.cli.options import FILE
+
 if TYPE_CHECKING:
     from hpc_amp.config.load import JobText
 
@@ -94,4 +96,4 @@ def takes_job(
     values = "VALUE[,VALUE]..." if varies else "VALUE"
     follows = f"[KEY={values}]... [-- ARGUMENT...]"
     with_job = click.argument("overrides", nargs=-1, metavar=follows)(with_job)
-    return click.argument("config", type=click.Path(path_type=Path))(with_job)  # type: ignore[return-value]
+    return click.argument("config", type=FILE)(with_job)  # type: ignore[return-value]

@@ -11,11 +11,10 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hpc_amp.config.bind import Bind, parse_bind
-from hpc_amp.config.command import launcher_in
 from hpc_amp.config.fabric import RESERVED, find_fabric
 from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.paths import missing_path, paths_in
@@ -141,8 +140,12 @@ def _check_launch(loaded: LoadedJob, job: Job) -> None:
 
 def _check_run(loaded: LoadedJob, job: Job) -> None:
     """Refuse a launcher in `run`: it would start further ranks in each rank of the job."""
-    launcher = launcher_in(job.run or [])
-    if launcher is None or job.world_size == 1:
+    if job.run is None or job.world_size == 1:
+        return
+    from hpc_amp.config.command import launcher_in  # only for own programs
+
+    launcher = launcher_in(job.run)
+    if launcher is None:
         return
     program = launcher.program or ["python", "train.py", "..."]
     shown = [word if _PLAIN.fullmatch(word) else json.dumps(word) for word in program]
@@ -192,18 +195,20 @@ def _check_on_site(loaded: LoadedJob, job: Job, site: Site) -> None:
 
 
 def _check_container(loaded: LoadedJob, job: Job, site: Site | None) -> None:
-    name, image = container_of(job, site), job.container.image
-    container = CONTAINERS.get(name)()
     for bind in job.container.bind:
         hidden = _hides(bind)
         if hidden:
             raise loaded.error("container.bind", *hidden)
+    name, image = container_of(job, site), job.container.image
+    if image is None and job.container.runtime == "auto":
+        return
+    container = CONTAINERS.get(name)()
     if image is not None:
         try:
             container.check_image(image)
         except UsageError as error:
             raise loaded.error("container.image", error.message, error.hint) from None
-    elif container.uses_image and job.container.runtime != "auto":
+    elif container.uses_image:
         raise loaded.error(
             "container.runtime",
             f"{name} needs an image, and container.image is null",
@@ -350,8 +355,7 @@ def _check_profile(loaded: LoadedJob, job: Job, train: Train) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DataFound:
+class DataFound(NamedTuple):
     """What a section of a task finds on this machine."""
 
     key: str

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hpc_amp.containers import CONTAINERS
 from hpc_amp.containers.base import Wrapper
@@ -79,8 +79,7 @@ _PYTHON_VALUES = re.compile(r"-[^WXmc-]*[WX]|--check-hash-based-pycs")
 _MAX_DEPTH = 8
 
 
-@dataclass(frozen=True, slots=True)
-class CommandLauncher:
+class CommandLauncher(NamedTuple):
     """A launcher that a command starts."""
 
     name: str

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from hpc_amp.config.build import build
 from hpc_amp.config.folders import check_known, check_own_name, named_files
 from hpc_amp.config.source import read_file
-from hpc_amp.config.values import environment_names, printable
+from hpc_amp.config.values import Section, environment_names, printable
 from hpc_amp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def variables(value: dict[str, str]) -> None:
             raise ValueError(f"the value of {name} has a control character") from None
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Fabric:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Fabric(Section):
     """The settings that a network between nodes needs."""
 
     name: Annotated[str, printable] = ""

@@ -7,16 +7,15 @@ import functools
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from dataclasses import MISSING
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from hpc_amp.config.schema import key_of
 from hpc_amp.config.tree import MappingNode, Node, Scalar
 from hpc_amp.config.values import FirstWeights, Fixed, PathMark, Registered
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """One key of a section."""
 
     name: str
@@ -75,7 +74,7 @@ def _keys_of(section: type[Any]) -> dict[str, Key]:
             name=name,
             field=field.name,
             type=kind,
-            is_section=dataclasses.is_dataclass(kind) and kind is not MappingNode,
+            is_section=dataclasses.is_dataclass(kind),
             optional=optional,
             checks=checks,
             required=required,

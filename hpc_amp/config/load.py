@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpc_amp.config.build import build, read_value
 from hpc_amp.config.keys import expand_section, keys_of
@@ -19,8 +19,7 @@ from hpc_amp.errors import ConfigError
 from hpc_amp.tasks.registry import TaskError, config_class
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedJob:
+class LoadedJob(NamedTuple):
     """A validated job with the place where each of its keys was written."""
 
     job: Job
@@ -44,8 +43,7 @@ class LoadedJob:
         return ConfigError(f"{key_path}: {message}", where=self.where(key_path), hint=hint)
 
 
-@dataclass(frozen=True, slots=True)
-class JobText:
+class JobText(NamedTuple):
     """The content of a job file that is not on disk."""
 
     path: Path
@@ -62,8 +60,7 @@ class JobText:
         return str(self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class JobSource:
+class JobSource(NamedTuple):
     """A job file with its overrides, read but not validated. Validation needs the site, whose name
     is taken from here."""
 
@@ -84,7 +81,7 @@ class JobSource:
         if any(map(_CHOOSES_TASK.match, overrides)):
             return read_tree(self.path, self.text, self.written, every)
         tree = apply_overrides(self.tree, overrides, self.schema)
-        return replace(self, tree=tree, overrides=every)
+        return self._replace(tree=tree, overrides=every)
 
     @property
     def site(self) -> str:
@@ -109,7 +106,7 @@ class JobSource:
         _one_of_train_and_run(loaded)
         if job.run is None and not job.values:
             return loaded
-        return replace(loaded, job=replace(job, run=_with_values(loaded)))
+        return loaded._replace(job=replace(job, run=_with_values(loaded)))
 
 
 def read_job(
@@ -146,7 +143,7 @@ def _config_of(written: MappingNode, overrides: Sequence[str], code: Path | None
     """The configuration class of the job's task. A site cannot choose the task, so only the file
     and the overrides are considered."""
     chosen = [override for override in overrides if _CHOOSES_TASK.match(override)]
-    tree = apply_overrides(expand_section(written, Job), chosen, Job)
+    tree = apply_overrides(written, chosen, Job)  # neither key is in a section with a shorthand
     train, folder = tree.get("train"), tree.get("code")
     node = train.get("task") if isinstance(train, MappingNode) else None
     if not isinstance(node, Scalar) or node.is_null:

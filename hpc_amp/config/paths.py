@@ -13,8 +13,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from hpc_amp.config.keys import Key, keys_of
 from hpc_amp.config.tree import Items, MappingNode, Node, Scalar, shown
@@ -24,8 +23,7 @@ S = TypeVar("S")
 _DOLLAR = re.compile(r"\\\$|\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Expansion:
+class Expansion(NamedTuple):
     """A path that was written with a variable or `~`, and its value."""
 
     key: str
@@ -170,7 +168,7 @@ def _expand_text(node: Scalar, path: str, separator: str | None) -> tuple[Scalar
     if text == node.text:
         return node, []
     # Marked as quoted: the value is a path even if a variable makes it look like a number.
-    expanded = dataclasses.replace(node, text=text, quoted=True)
+    expanded = node._replace(text=text, quoted=True)
     if text == node.text.replace(r"\$", "$"):
         return expanded, []
     return expanded, [Expansion(path, node.text, text)]

@@ -32,6 +32,7 @@ from hpc_amp.config.values import (
     Path,
     Positive,
     Registered,
+    Section,
     Size,
     StepInterval,
     WeightsSource,
@@ -57,8 +58,8 @@ TaskName = Annotated[Word, Fixed("the checkpoints are those of this task")]
 _SAMPLES = Fixed("the run has learned from these samples, in an order that follows from them")
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Resources:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Resources(Section):
     """The resources that are requested from the scheduler."""
 
     nodes: Count = 1
@@ -104,8 +105,8 @@ class Resources:
     jobs. 0: each job submits the next one."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class ContainerOptions:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class ContainerOptions(Section):
     """The image that the job runs in."""
 
     SHORTHAND: ClassVar[str] = "image"
@@ -134,8 +135,8 @@ class ContainerOptions:
     `hpc-amp` without."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Launch:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Launch(Section):
     """How the ranks are started on the nodes."""
 
     SHORTHAND: ClassVar[str] = "method"
@@ -171,8 +172,8 @@ class Launch:
     with an explanation. See [doctor](doctor.md)."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Restarts:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Restarts(Section):
     """What happens after a failure."""
 
     SHORTHAND: ClassVar[str] = "on_failure"
@@ -181,8 +182,8 @@ class Restarts:
     """How often a failed run is started again from its newest checkpoint."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Augment:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Augment(Section):
     """Random changes of the training images. They depend on seed, epoch and sample only."""
 
     crop: Natural = 4
@@ -194,8 +195,8 @@ class Augment:
     """Side in pixels of a square that is set to zero; 0: none. Small images only."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Synthetic:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Synthetic(Section):
     """The synthetic data set: deterministic, and learnable well above chance."""
 
     train: Count = 4096
@@ -210,8 +211,8 @@ class Synthetic:
     """Colour channels."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Data:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Data(Section):
     """The training and test images."""
 
     SHORTHAND: ClassVar[str] = "name"
@@ -245,8 +246,8 @@ class Data:
     """Size of the synthetic data set, if it is used."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Optimizer:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Optimizer(Section):
     """The optimizer."""
 
     SHORTHAND: ClassVar[str] = "name"
@@ -276,8 +277,8 @@ class Optimizer:
     """Use one kernel for the whole update. Default: if torch has this kernel."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Schedule:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Schedule(Section):
     """The learning rate over the run, as a function of the step."""
 
     SHORTHAND: ClassVar[str] = "name"
@@ -297,8 +298,8 @@ class Schedule:
     """`step`: the factor at each milestone."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Precision:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Precision(Section):
     """Number formats of the training and the loss scaler."""
 
     SHORTHAND: ClassVar[str] = "mode"
@@ -327,8 +328,8 @@ class Precision:
     """fp16: a fixed scale instead of a dynamic one. Overflows are still skipped."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Checkpointing:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Checkpointing(Section):
     """When checkpoints are saved and which are kept."""
 
     SHORTHAND: ClassVar[str] = "every"
@@ -349,8 +350,8 @@ class Checkpointing:
     memory. `false` saves this memory, and the training waits."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class StartFrom:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class StartFrom(Section):
     """Weights of another run, or of a file, that a new run begins with. Its steps, optimizers,
     schedule and loss scales begin anew; to continue a run with all of them is `hpc-amp resume`."""
 
@@ -373,8 +374,8 @@ class StartFrom:
     them. Default: they are an error."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Timing:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Timing(Section):
     """Measurement of single steps: each rank writes `attempts/N/timing/rank-*.json`. `hpc-amp
     bench` and `hpc-amp scale` set it."""
 
@@ -388,8 +389,8 @@ class Timing:
     """Measure for about this many seconds instead of `steps`, then end the training."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Profile:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Profile(Section):
     """A recording of some steps with torch's profiler: `attempts/N/profile` gets a trace of each
     chosen rank and a summary of the time of a step. See [profiling](profiling.md)."""
 
@@ -399,8 +400,8 @@ class Profile:
     """Ranks that are recorded."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Train:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Train(Section):
     """The keys that every task has. A task adds keys with a dataclass that extends this one (see
     `hpc_amp.tasks.registry`)."""
 
@@ -505,8 +506,8 @@ class Train:
         return None
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Job:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Job(Section):
     """A job file."""
 
     name: Annotated[str, run_name, _FOLDER]
@@ -567,7 +568,14 @@ def job_class(train: type) -> type[Job]:
 @functools.cache
 def _job_class(train: Any) -> type[Job]:
     made = dataclasses.make_dataclass(
-        "Job", [("train", train | None, None)], bases=(Job,), kw_only=True, slots=True, frozen=True
+        "Job",
+        [("train", train | None, None)],
+        bases=(Job,),
+        init=False,  # that of `Job` has the same fields
+        slots=True,
+        frozen=True,
+        eq=False,
+        repr=False,
     )
     made.__module__, made.__doc__ = Job.__module__, Job.__doc__
     return made

@@ -15,6 +15,7 @@ from hpc_amp.config.values import (
     Binds,
     Path,
     Registered,
+    Section,
     Word,
     Words,
     environment_names,
@@ -60,8 +61,8 @@ def library_folders(value: list[str]) -> None:
             raise ValueError(f"{item!r} is the image's own inside, and it is searched anyway")
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class HostMpi:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class HostMpi(Section):
     """The MPI of the host, for jobs with `launch.mpi: bind`."""
 
     prefix: Path | None = None
@@ -76,8 +77,8 @@ class HostMpi:
     """Further host paths that the MPI needs, as in `bind`."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Site:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Site(Section):
     """The settings of a cluster."""
 
     RENAMED: ClassVar[dict[str, tuple[str, str]]] = {"address_suffix": ("address", '"{host}OLD"')}

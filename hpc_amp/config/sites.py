@@ -8,6 +8,7 @@ import itertools
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from hpc_amp.config.build import build
 from hpc_amp.config.checks import check_site
@@ -65,8 +66,7 @@ def site_files() -> dict[str, Path]:
     return named_files("sites")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class KnownSite:
+class KnownSite(NamedTuple):
     """A line of `hpc-amp site list`."""
 
     name: str
@@ -136,7 +136,9 @@ def find_site(
 
     `auto` is the first site with a pattern in `hosts` that matches this machine's full name. If
     none matches, it is the generic site of the scheduler that is installed and configured here, or
-    `local` without one. A generic site has the name of its scheduler and needs no file.
+    `local` without one. A generic site has the name of its scheduler and needs no file. All files
+    are read for this, and a wrong key or value in any of them is an error: it may be the misspelt
+    `hosts` of this machine's site. What needs its scheduler is checked for the chosen site only.
 
     `hostname` replaces this machine's name, and `which` the search in PATH. `where` is the place
     that gave `name`, for errors. Raises ConfigError if the name is unknown or the site file is
@@ -182,8 +184,9 @@ def site_of(source: JobSource, *, hostname: str | None = None, which: Which = sh
 def _site_of_this_machine(files: dict[str, Path], hostname: str | None, which: Which) -> Site:
     hosts = [hostname] if hostname else host_names()
     for path in files.values():
-        # Paths are not expanded yet: the variables of other sites may not be set here.
-        site = _site_of(path, read_file(path, "site file")[1])
+        # Only what concerns the file alone is checked, not whether its scheduler, its fabric and
+        # the tasks fit: that takes long. Its paths may have variables that are not set here.
+        site = build(Site, read_file(path, "site file")[1])
         for host, pattern in itertools.product(hosts, site.hosts):
             if fnmatch.fnmatchcase(host.lower(), pattern.lower()):
                 return load_site(path)

@@ -6,7 +6,6 @@ Scalars stay text here. PyYAML's rules of YAML 1.1, by which an unquoted `01:00:
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -184,7 +183,7 @@ class _Converter:
             if key.value == "<<" and not key.style:
                 inherited = self.merged(child, place)
             else:
-                own[key.value] = dataclasses.replace(child, where=place)
+                own[key.value] = child._replace(where=place)
         return MappingNode({**inherited, **own}, where)
 
     @staticmethod

@@ -9,14 +9,12 @@ override that is wrong.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, NamedTuple, Union
 
 _NULLS = {"", "~", "null", "Null", "NULL"}
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(NamedTuple):
     """A single value as its source text. The type of its key decides how it is converted."""
 
     text: str
@@ -31,16 +29,14 @@ class Scalar:
         return not self.quoted and self.text in _NULLS
 
 
-@dataclass(frozen=True, slots=True)
-class Items:
+class Items(NamedTuple):
     """A list."""
 
     items: tuple[Node, ...]
     where: str
 
 
-@dataclass(frozen=True, slots=True)
-class MappingNode:
+class MappingNode(NamedTuple):
     """A mapping. The `where` of an entry is that of its key."""
 
     entries: dict[str, Node]

@@ -6,22 +6,40 @@ is not allowed. Standard library only.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from hpc_amp.config.units import parse_duration, parse_interval, parse_size, parse_step_interval
 from hpc_amp.registry import Registry, load
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(NamedTuple):
     """Marks a key, or a section with all its keys, that `resume` cannot change. `reason` completes
     "it stays as it is: ...". A change from one of the values in `free` to another is allowed."""
 
     reason: str
     free: tuple[str, ...] = ()
+
+
+class Section:
+    """The base of all sections of keys, which are frozen dataclasses. With the methods here, they
+    need neither `eq` nor `repr` of their own: a command makes dozens of sections, and dataclasses
+    would generate the code of both for each one anew, a third of the time."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._values() == other._values()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._values())})"
+
+    def _values(self) -> list[tuple[str, Any]]:
+        return [(each.name, getattr(self, each.name)) for each in dataclasses.fields(self)]  # type: ignore[arg-type]
 
 
 class PathMark:
@@ -38,8 +56,7 @@ class FirstWeights(PathMark):
         self.or_folder = or_folder
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(NamedTuple):
     """Marks a key whose value is one of the words `more`, or a name of the registry at `place`
     (`package.module:NAME`)."""
 

@@ -32,14 +32,11 @@ import shutil
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from hpc_amp.config.paths import missing_path
-from hpc_amp.containers.image import URI, Image
 from hpc_amp.errors import HpcAmpError, UsageError
-from hpc_amp.finding import Finding, Findings, Severity
 from hpc_amp.registry import code_beside
 from hpc_amp.resources import Which
 
@@ -47,14 +44,15 @@ if TYPE_CHECKING:
     from hpc_amp.clients import Clients
     from hpc_amp.config.bind import Bind
     from hpc_amp.config.site import Site
+    from hpc_amp.containers.image import Image
+    from hpc_amp.finding import Finding, Findings, Severity
     from hpc_amp.jobs.spec import Spec
 
 PATIENCE = 60.0
 """Seconds that a program may take to answer, such as with its version."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wrapper:
+class Wrapper(NamedTuple):
     """The command line of a program that starts another program."""
 
     values: frozenset[str] = frozenset()
@@ -101,6 +99,8 @@ class Container(ABC):
         """Raise UsageError if `image` is not a valid value of `container.image`. The form is
         checked, and the file if it is a path. The runtime is not used: the login node may not have
         it."""
+        from hpc_amp.containers.image import URI
+
         if not self.is_path(image):
             return
         if URI.fullmatch(image):
@@ -119,6 +119,8 @@ class Container(ABC):
     def read_image(self, image: str) -> Image | None:
         """Read the facts about an image from its file, without running the image. Returns None if
         it is not a path. Raises UsageError if the file is not an image or is incomplete."""
+        from hpc_amp.containers.image import Image
+
         if not self.is_path(image):
             return None
         path = Path(os.path.abspath(image))
@@ -209,6 +211,8 @@ class Container(ABC):
         """Yield the finding `rt.found`: whether this machine has the runtime. `needed`: the job
         runs on this machine. `elsewhere`: why the nodes may have the runtime although this machine
         does not. `which` replaces the search in PATH, and `root` the root folder."""
+        from hpc_amp.finding import Finding  # only for `doctor`
+
         program = next(filter(None, map(which, self.binaries)), None)
         if program is not None:
             yield Finding("rt.found", "good", f"{version_of(program)}, {program}")
@@ -261,6 +265,8 @@ def environment_of(container: Container, environ: Mapping[str, str]) -> dict[str
 def not_found(what: str, *, needed: bool, elsewhere: str, hint: str = "") -> Finding:
     """The finding `rt.found` if this machine does not have the runtime. `what` is its text; see
     `Container.check_here` for `needed` and `elsewhere`."""
+    from hpc_amp.finding import Finding  # only for `doctor`
+
     if elsewhere:
         return Finding("rt.found", "unknown", f"{what}, but {elsewhere}")
     severity: Severity = "error" if needed else "warning"

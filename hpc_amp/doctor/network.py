@@ -109,7 +109,7 @@ def measure(
     name = f"doctor-{loaded.job.name}"[:64]
     run_dir = runs / name / rundir.new_run_id()
     job = _small(loaded.job, name, run_dir)
-    plan = make_plan(dataclasses.replace(loaded, job=job), site, run_dir)
+    plan = make_plan(loaded._replace(job=job), site, run_dir)
     submission = submit(plan, loaded.text)
     say(f"submitted job {submission.job_id} ({plan.scheduler.name}), run directory {run_dir}")
     status = follow(plan.run_dir, lambda text: None, on_wait=say)

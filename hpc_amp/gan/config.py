@@ -10,7 +10,16 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from hpc_amp.config.schema import Train
-from hpc_amp.config.values import Count, Natural, NonNegative, Path, Word, at_least, averaging
+from hpc_amp.config.values import (
+    Count,
+    Natural,
+    NonNegative,
+    Path,
+    Section,
+    Word,
+    at_least,
+    averaging,
+)
 from hpc_amp.errors import KeyProblem
 
 SpectralName = Literal["none", "fp32", "fp16"]
@@ -57,8 +66,8 @@ class Halvings:
         return times
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Adversarial:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Adversarial(Section):
     """How generator and discriminator are trained against each other, both with Adam."""
 
     loss: Literal["hinge", "lsgan", "nonsaturating"] = "hinge"
@@ -82,7 +91,7 @@ class Adversarial:
     pass."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class LeastSquaresAdversarial(Adversarial):
     """How generator and discriminator are trained against each other, both with Adam."""
 
@@ -102,8 +111,8 @@ def feature_network(value: str) -> None:
         raise ValueError(f"{value!r} is neither {INCEPTION} nor package.module:callable")
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class FeatureDistance:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class FeatureDistance(Section):
     """FID and KID: distances of the generated images from real ones in the features of a trained
     network. Measured if `weights` or `network` is set. Needs the extra `metrics`."""
 
@@ -133,8 +142,8 @@ class FeatureDistance:
         return _examine(self.weights, self.network) if self.wanted else None
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class PerceptualDistance:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class PerceptualDistance(Section):
     """LPIPS (Zhang et al., 2018), a distance of two images as people see it. Measured if `weights`
     is set. Needs the extra `metrics`."""
 
@@ -160,8 +169,8 @@ def _examine(weights: str | None, network: str) -> str:
     return found
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class SetEvaluation:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class SetEvaluation(Section):
     """What an evaluation measures."""
 
     fid: FeatureDistance = field(default_factory=FeatureDistance)
@@ -169,7 +178,7 @@ class SetEvaluation:
     network. Measured if `weights` or `network` is set. Needs the extra `metrics`."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class Evaluation(SetEvaluation):
     """What an evaluation measures and shows."""
 
@@ -178,7 +187,7 @@ class Evaluation(SetEvaluation):
     first evaluation batch. 0: none."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class GanTrain(Train):
     """What the configurations of all conditional GANs have."""
 

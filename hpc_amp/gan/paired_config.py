@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from hpc_amp.config.values import NETWORK, Count, NonNegative, Path
+from hpc_amp.config.values import NETWORK, Count, NonNegative, Path, Section
 from hpc_amp.gan.config import VGG_HALVINGS, Evaluation, GanTrain, Halvings, PerceptualDistance
 from hpc_amp.gan.data.config import PairedData
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class PairedLosses:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class PairedLosses(Section):
     """Weights of the generator's losses. A loss of weight 0 is not computed."""
 
     gan: NonNegative = 1.0
@@ -26,8 +26,8 @@ class PairedLosses:
     network with fixed random weights, which says less about what people see."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class PatchJudges:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class PatchJudges(Section):
     """The discriminator: one for patches of the image, one for patches of half the image, and so
     on."""
 
@@ -46,7 +46,7 @@ class PatchJudges:
         return Halvings(f"{key}.layers", times, least=3, fewer="fewer layers or scales")
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class PairedEvaluation(Evaluation):
     """What an evaluation measures and shows."""
 
@@ -55,7 +55,7 @@ class PairedEvaluation(Evaluation):
     is set. Needs the extra `metrics`."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class PairedTrain(GanTrain):
     """What the configurations of models of pairs have."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, Path, Positive
+from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, Path, Positive, Section
 from hpc_amp.gan.config import (
     VGG_HALVINGS,
     GanTrain,
@@ -18,7 +18,7 @@ from hpc_amp.gan.config import (
 from hpc_amp.gan.data.config import UnpairedData
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class UnpairedAdversarial(LeastSquaresAdversarial):
     """How generator and discriminator are trained against each other, both with Adam."""
 
@@ -28,8 +28,8 @@ class UnpairedAdversarial(LeastSquaresAdversarial):
     """Peak learning rate of the discriminator."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Translation:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Translation(Section):
     """The networks of a translation between two domains, and the weights of its losses. Each loss
     is a sum over both domains."""
 
@@ -72,7 +72,7 @@ class Translation:
             yield Halvings(f"{key}.perceptual_weights", VGG_HALVINGS)
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class UnpairedTrain(GanTrain):
     """What the configurations of models of two domains have."""
 

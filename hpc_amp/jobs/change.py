@@ -109,7 +109,7 @@ def plan_change(run_dir: Path, overrides: Sequence[str], *, here: bool = False) 
                 f"of the site {site.name}",
                 hint=f"add site={resolved['site']}, or site={site.name} to continue there",
             )
-        check_job(dataclasses.replace(loaded, job=_without_what_was_read(loaded.job)), site)
+        check_job(loaded._replace(job=_without_what_was_read(loaded.job)), site)
         # The path of the submission: nodes may not have another path to the same folder.
         is_point = (run_dir.parents[1] / "campaign.json").exists()  # not in a folder of runs
         place = run_dir if here else Path(resolved["run_dir"])

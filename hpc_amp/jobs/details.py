@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ class RunDetails:
             "time_left": self.time_left,
             "heartbeat": {name: getattr(beat, name) for name in beat.__slots__} if beat else None,
             "changes": [change.to_plain() for change in self.changes],
-            "code": asdict(self.code) if self.code else None,
+            "code": self.code._asdict() if self.code else None,
         }
 
 

@@ -18,9 +18,8 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_amp.files import read_json
 
@@ -47,8 +46,7 @@ _DIFF = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CodeState:
+class CodeState(NamedTuple):
     """The state of the code that a run was submitted with."""
 
     commit: str | None

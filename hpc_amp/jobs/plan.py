@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp.config.bind import parse_bind
-from hpc_amp.config.command import launcher_in
 from hpc_amp.config.fabric import Fabric, fabric_of
 from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.paths import as_overrides, paths_in, with_paths
@@ -184,7 +183,11 @@ def _umask() -> int:
 def _refuse_step_in_step(loaded: LoadedJob, launcher: str) -> None:
     """Refuse a command that starts a step inside a step. The outer step has all cores, so the inner
     one would wait for them forever (observed with srun of Slurm 22.05)."""
-    found = launcher_in(loaded.job.run or [])
+    if loaded.job.run is None:
+        return
+    from hpc_amp.config.command import launcher_in  # only for own programs
+
+    found = launcher_in(loaded.job.run)
     if found is not None and found.name == launcher and "--overlap" not in found.arguments:
         raise loaded.error(
             "run",

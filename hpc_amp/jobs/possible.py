@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpc_amp.config.command import program_in
 from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.errors import ConfigError
@@ -28,7 +27,11 @@ def check_program(job: Job, site: Site, folder: Path) -> Iterator[Finding]:
     """Yield a finding if the file that `run` starts does not exist. `folder` is the one in which
     relative paths start. An absolute path is not checked, because it may exist only in the image or
     on the nodes."""
-    program = program_in(job.run or [])
+    if job.run is None:
+        return
+    from hpc_amp.config.command import program_in  # only for own programs
+
+    program = program_in(job.run)
     options = {word.partition("=")[0] for word in (*site.container_args, *job.container.args)}
     if program is None or os.path.isabs(program) or not options.isdisjoint(_OTHER_FOLDER):
         return

@@ -5,23 +5,22 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_amp.config.command import launchers_in_script, local_rank_argument, script_in
 from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.config.tree import MappingNode
 from hpc_amp.config.values import own_variable
 from hpc_amp.jobs.places import follow_latest
-from hpc_amp.lint.shell import read_shell
 from hpc_amp.schedulers import get_scheduler
-from hpc_amp.schedulers.grammar import Grammar
+
+if TYPE_CHECKING:
+    from hpc_amp.schedulers.grammar import Grammar
 
 
-@dataclass(frozen=True, slots=True)
-class _Setting:
+class _Setting(NamedTuple):
     """An option in a directive of the site or the job."""
 
     origin: str
@@ -153,8 +152,12 @@ _LONGEST_SCRIPT = 2**20
 def _launchers(job: Job) -> Iterator[str]:
     """A launcher in the script that every rank runs. This is not an error, because the script may
     start it in some ranks only."""
-    name = script_in(job.run or [])
-    if name is None or job.world_size == 1:
+    if job.run is None or job.world_size == 1:
+        return
+    from hpc_amp.config.command import launchers_in_script, script_in  # only for own programs
+
+    name = script_in(job.run)
+    if name is None:
         return
     for line, launcher in launchers_in_script(_text_of(job, name)):
         yield (
@@ -170,6 +173,8 @@ def _local_rank(job: Job) -> Iterator[str]:
     given = any(re.match(r"--local[-_]rank\b", word) for word in job.run or [])
     if name is None or given or job.ranks_per_node == 1:
         return
+    from hpc_amp.config.command import local_rank_argument
+
     option = local_rank_argument(_text_of(job, name))
     if option is not None:
         line, default = option
@@ -209,6 +214,10 @@ _AFTER_SETUP = {"OMP_NUM_THREADS": "it is job.cpus_per_gpu; set another value in
 
 
 def _exports(origin: str, setup: str, own: Mapping[str, str]) -> Iterator[str]:
+    if not setup:
+        return
+    from hpc_amp.lint.shell import read_shell
+
     names = {name for command in read_shell(setup).commands for name in command.exported}
     for name in sorted(names):
         meaning = own_variable(name) or own.get(name) or _AFTER_SETUP.get(name)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_amp.config.units import parse_duration
 from hpc_amp.errors import ConfigError
-from hpc_amp.jobs.shell import ShellText, comment, quote, templates, verbatim, words
+from hpc_amp.jobs.shell import ShellText, Values, comment, fill, quote, verbatim, words
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from hpc_amp.jobs.plan import Plan
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 def render(plan: Plan) -> str:
     """Render the launch script of a plan, exactly as it is submitted. Reads no state besides the
-    plan and the templates.
+    plan and the files in `jobs/`.
 
     Raises ConfigError if the scheduler cannot run the plan, or would misread a directive of the
     site or the user.
     """
     plan.scheduler.check(plan)
-    script = templates("jobs").get_template("launch.sh.j2").render(template_context(plan))
+    script = fill("launch.sh.in", script_values(plan))
     _check_directives(plan, script)
     return script
 
@@ -39,15 +39,15 @@ def render_session(
     about = {"watched": _yes(watched), "ends": _yes(limited)}
     if plan.scheduler.allocation:
         about["allocation"] = plan.scheduler.allocation
-    context = template_context(plan, session=True)
-    context = {
-        **context,
-        "settings": [*context["settings"], *_setting_lines([about])],
+    values = script_values(plan, session=True)
+    values = {
+        **values,
+        "settings": [*values["settings"], *_setting_lines([about])],
         "session_dir": quote(str(folder)),
         "session_comment": comment(str(folder)),
         "inside": words(["--", *command] if command else ["--shell"]),
     }
-    return templates("jobs").get_template("shell.sh.j2").render(context)
+    return fill("shell.sh.in", values)
 
 
 def _check_directives(plan: Plan, script: str) -> None:
@@ -83,38 +83,63 @@ def _without_additions(plan: Plan) -> Plan:
     )
 
 
-def template_context(plan: Plan, *, session: bool = False) -> dict[str, Any]:
-    """The variables of the templates in `jobs/`. `session`: the script is not a batch script, and
-    makes no preflight."""
-    job, fabric = plan.job, plan.fabric
-    sources = [bind.split(":")[0] for bind in plan.binds] if plan.container.uses_image else []
-    setups = {"site.setup": plan.site.setup, "job.setup": job.resources.setup}
+def script_values(plan: Plan, *, session: bool = False) -> dict[str, Any]:
+    """The values of the fields in `jobs/` (`fill`). `session`: the script is not a batch script,
+    and makes no preflight."""
     return {
         "marker": verbatim(plan.scheduler.marker),
         "directives": [verbatim(line) for line in plan.scheduler.directives(plan)],
-        "name_comment": comment(job.name),
+        "name_comment": comment(plan.job.name),
         "version": verbatim(plan.version),
-        "scheduler": verbatim(plan.scheduler.name),
         "run_dir": quote(str(plan.run_dir)),
         "settings": _setting_lines(_settings(plan, session=session)),
-        "walltime": plan.walltime,
-        "stop_margin": plan.stop_margin,
-        "fabric_comments": [comment(line) for line in fabric.comments()] if fabric else [],
-        "fabric_env": [(verbatim(name), quote(value)) for name, value in plan.fabric_env.items()],
+        "fabric": _fabric_part(plan),
+        "site": _site_part(plan),
+        "setups": _setup_parts(plan),
         "expanded": [quote(line) for line in plan.expanded],
-        "site_env": [(verbatim(name), quote(value)) for name, value in plan.site.env.items()],
-        "setups": [
-            (verbatim(origin), verbatim(lines.strip("\n")))
-            for origin, lines in setups.items()
-            if lines.strip()
-        ],
-        "image": quote(job.container.image or ""),
-        "uses_image": plan.container.uses_image,
-        "container_options": _option_lines(plan.container.options(plan)),
-        "bind_sources": [quote(source) for source in sources],
+        "image": _image_part(plan),
         "node_launch": plan.launcher.node_command(plan, verbatim('"$@"')),
         "launch": plan.launcher.command(plan),
     }
+
+
+def _fabric_part(plan: Plan) -> list[ShellText]:
+    if plan.fabric is None or not plan.fabric_env:
+        return []
+    comments = [comment(line) for line in plan.fabric.comments()]
+    values = {"fabric_comments": comments, "fabric_env": _assignments(plan.fabric_env)}
+    return [fill("parts/fabric.sh.in", values)]
+
+
+def _site_part(plan: Plan) -> list[ShellText]:
+    env = _assignments(plan.site.env)
+    return [fill("parts/site.sh.in", {"site_env": env})] if env else []
+
+
+def _assignments(env: Mapping[str, str]) -> list[ShellText]:
+    return [verbatim(f"{name}={quote(value)}") for name, value in env.items()]
+
+
+def _setup_parts(plan: Plan) -> list[ShellText]:
+    setups = {"site.setup": plan.site.setup, "job.setup": plan.job.resources.setup}
+    return [
+        fill(
+            "parts/setup.sh.in", {"origin": verbatim(origin), "lines": verbatim(lines.strip("\n"))}
+        )
+        for origin, lines in setups.items()
+        if lines.strip()
+    ]
+
+
+def _image_part(plan: Plan) -> list[ShellText]:
+    if not plan.container.uses_image:
+        return []
+    values: Values = {
+        "image": quote(plan.job.container.image or ""),
+        "container_options": _option_lines(plan.container.options(plan)),
+        "bind_sources": words(bind.split(":")[0] for bind in plan.binds),
+    }
+    return [fill("parts/image.sh.in", values)]
 
 
 def _settings(plan: Plan, *, session: bool) -> list[dict[str, str]]:

@@ -6,14 +6,12 @@ runs/<name>/<UTC time>-<4 letters>/   and   runs/<name>/latest, a file with the 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import os
-import random
 import re
 import shlex
 import shutil
-import string
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,6 @@ from hpc_amp import __version__
 from hpc_amp.config.schema import SCHEMA_VERSION, Job, to_plain
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.clusters import refuse_other_cluster
-from hpc_amp.jobs.code import copy_code
-from hpc_amp.jobs.git import record_code_state
 from hpc_amp.jobs.places import (
     all_runs,
     find_run,
@@ -34,7 +30,6 @@ from hpc_amp.jobs.places import (
     write_latest,
 )
 from hpc_amp.jobs.plan import Plan
-from hpc_amp.jobs.shared_code import link_package
 from hpc_amp.tasks.registry import TaskError, job_from_plain
 
 __all__ = ["all_runs", "find_run", "is_copy", "newest_run", "origin", "same_folder", "write_latest"]
@@ -43,9 +38,8 @@ __all__ = ["all_runs", "find_run", "is_copy", "newest_run", "origin", "same_fold
 def new_run_id() -> str:
     """A new run id: the time in UTC and four random letters, such as `20261127-223455-kqzf`. Run
     ids sort by time."""
-    now = datetime.datetime.now(datetime.timezone.utc)
-    letters = "".join(random.SystemRandom().choices(string.ascii_lowercase, k=4))
-    return f"{now:%Y%m%d-%H%M%S}-{letters}"
+    letters = "".join(chr(ord("a") + byte % 26) for byte in os.urandom(4))
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{letters}"
 
 
 def check_run_id(run_id: str) -> str:
@@ -95,6 +89,10 @@ def _one_line(error: OSError) -> str:
 
 
 def _fill(plan: Plan, script: str, config_text: str) -> None:
+    from hpc_amp.jobs.code import copy_code
+    from hpc_amp.jobs.git import record_code_state
+    from hpc_amp.jobs.shared_code import link_package
+
     run_dir = plan.run_dir
     for folder in ("logs", "attempts"):
         (run_dir / folder).mkdir()

@@ -82,7 +82,7 @@ def of_config(config: Path | None, overrides: Sequence[str], command: Sequence[s
     job = loaded.job
     folder = Path(job.runs_dir) / job.name / f"shell-{rundir.new_run_id()}"
     # A session works on the user's code itself, not on a copy.
-    loaded = dataclasses.replace(loaded, job=dataclasses.replace(_on_one_node(job), code=None))
+    loaded = loaded._replace(job=dataclasses.replace(_on_one_node(job), code=None))
     plan = make_plan(loaded, site, folder)
     if job.code is not None:
         code = Path(absolute_path(job.code, Path.cwd()))

@@ -1,23 +1,23 @@
 """Convert text to parts of a shell script. No other module does this.
 
-Templates insert only `ShellText` and numbers (see `templates`). Text from a configuration therefore
-has to pass `quote`, and shell code of the user has to be marked with `verbatim`.
+Scripts get only `ShellText` and numbers (`fill`). Text from a configuration therefore has to pass
+`quote`, and shell code of the user has to be marked with `verbatim`.
 """
 
 from __future__ import annotations
 
-import functools
+import re
 import shlex
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
 
 from hpc_amp.resources import resource_folder
 
-if TYPE_CHECKING:
-    import jinja2
-
 # The width of a command's lines, without the text in front of it.
 _WIDTH = 80
+_FIELD = r"\{\{ (\w+) \}\}"
+
+Values = Mapping[str, "ShellText | int | list[ShellText]"]
+"""The values of a script's fields by name."""
 
 
 class ShellText(str):
@@ -61,25 +61,27 @@ def comment(text: str) -> ShellText:
     return ShellText("".join(letter if letter.isprintable() else "?" for letter in text))
 
 
-@functools.cache
-def templates(folder: str) -> jinja2.Environment:
-    """The Jinja environment for the templates of a resource folder. Its templates raise TypeError
-    for a value that is neither ShellText nor a number."""
-    import jinja2
-
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(resource_folder(folder)),
-        undefined=jinja2.StrictUndefined,
-        finalize=_only_shell,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
+def fill(name: str, values: Values) -> ShellText:
+    """A file of the folder `jobs` with its fields, `{{ name }}`, replaced by values. A line with
+    the field of a list is repeated for each item; it is left out if the list is empty. Raises
+    KeyError for a field without a value, and TypeError for text that was not quoted."""
+    filled: list[str] = []
+    for line in (resource_folder("jobs") / name).read_text().splitlines(keepends=True):
+        versions = [values]
+        for field in re.findall(_FIELD, line):
+            value = values[field]
+            if isinstance(value, list):
+                versions = [{**values, field: item} for item in value]
+        filled += [_with_values(line, version) for version in versions]
+    return ShellText("".join(filled))
 
 
-def _only_shell(value: Any) -> Any:
-    """Refuse any value of a template that is neither a number nor ShellText."""
+def _with_values(line: str, values: Values) -> str:
+    return re.sub(_FIELD, lambda field: only_shell(values[field[1]]), line)
+
+
+def only_shell(value: object) -> str:
+    """The text of a number or of ShellText. Raises TypeError for any other value."""
     if isinstance(value, (ShellText, int)):
-        return value
+        return str(value)
     raise TypeError(f"{value!r} would reach a shell without being quoted")

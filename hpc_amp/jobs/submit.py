@@ -35,7 +35,7 @@ def prepare(
         overrides = [*overrides, f"site={site}"]
     if isinstance(config, JobText) and config.folder is not None:
         with rundir.working_in(str(config.folder), "the run was submitted"):
-            return prepare(replace(config, folder=None), overrides, run_id=run_id)
+            return prepare(config._replace(folder=None), overrides, run_id=run_id)
     loaded, chosen = load_for_site(config, overrides)
     check_job(loaded, chosen)
     run_id = rundir.check_run_id(run_id) if run_id else rundir.new_run_id()
@@ -121,5 +121,5 @@ def submit_script(run_dir: Path, scheduler: Scheduler, links: int, **facts: Any)
     except UsageError as error:
         # The job is in the queue all the same, and its script records the id when it starts.
         remarks = f"{submission.remarks}\nWARNING: {error}".strip()
-        submission = replace(submission, remarks=remarks)
+        submission = submission._replace(remarks=remarks)
     return submission

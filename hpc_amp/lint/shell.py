@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 _MAX_DEPTH = 12
 _PLAIN = re.compile(r"[^\s'\"\\`$#;&|<>()]+")
@@ -17,8 +18,7 @@ _BEFORE_COMMAND = {"if", "then", "else", "elif", "while", "until", "do", "{", "!
 ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
 
 
-@dataclass(frozen=True)
-class ShellWord:
+class ShellWord(NamedTuple):
     """A word. `text` has no quotes, and variables are not expanded.
 
     `live` is the part in which this shell expands variables. It does not include text in single
@@ -94,8 +94,7 @@ class Command:
         return rest
 
 
-@dataclass(frozen=True)
-class Comment:
+class Comment(NamedTuple):
     """A comment. It is `alone` if only blanks precede it on its line."""
 
     line: int

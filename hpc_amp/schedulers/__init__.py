@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 from hpc_amp.errors import SchedulerError
 from hpc_amp.registry import Registry
 from hpc_amp.schedulers.answers import JobStatus, Submission
 from hpc_amp.schedulers.base import Scheduler
-from hpc_amp.schedulers.grammar import Grammar
+
+if TYPE_CHECKING:
+    from hpc_amp.schedulers.grammar import Grammar
 
 __all__ = ["SCHEDULERS", "JobStatus", "Scheduler", "Submission", "get_scheduler", "grammars"]
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class JobStatus:
+class JobStatus(NamedTuple):
     """The present status of a job according to the scheduler."""
 
     state: Literal["pending", "running", "ended"]
@@ -28,8 +26,7 @@ NEVER_STARTS = JobStatus(
 NOT_IN_QUEUE = JobStatus("ended", "it is not in the queue")
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(NamedTuple):
     """A job that the scheduler accepted."""
 
     job_id: str

@@ -11,16 +11,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, ParamSpec, TypeVar
 
 from hpc_amp.errors import ConfigError, SchedulerError, UnclearError, UsageError
 from hpc_amp.registry import code_beside
 from hpc_amp.resources import Which
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
-from hpc_amp.schedulers.arrays import Arrays, OneByOne
-from hpc_amp.schedulers.grammar import Grammar
 
 if TYPE_CHECKING:
     import submitit
@@ -32,10 +29,11 @@ if TYPE_CHECKING:
     from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
     from hpc_amp.launchers.base import Launcher
+    from hpc_amp.schedulers.arrays import Arrays
+    from hpc_amp.schedulers.grammar import Grammar
 
 
-@dataclass(frozen=True, slots=True)
-class Interactive:
+class Interactive(NamedTuple):
     """The command of an interactive job, which runs a script on a node and on this terminal.
 
     `job_id` and `ready` are regular expressions for the command's output. A command without them
@@ -171,6 +169,8 @@ class Scheduler(ABC):
 
     def arrays(self) -> Arrays:
         """How jobs that differ only in a number are submitted. Default: one after the other."""
+        from hpc_amp.schedulers.arrays import OneByOne  # only for many runs
+
         return OneByOne(self)
 
     def queued(self) -> dict[str, Path]:

@@ -11,14 +11,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from hpc_amp.schedulers.options import OptionTable
 from hpc_amp.schedulers.words import BLANKS, OptionWord, Split
 
 
-@dataclass(frozen=True)
-class Directive:
+class Directive(NamedTuple):
     """A directive of a script. `text` is the text after the marker."""
 
     line: int
@@ -26,8 +25,7 @@ class Directive:
     split: Split
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """The directives that a scheduler reads in a script. `end` is the number of the line at which
     it stops reading. If it reads the whole script, this is the number of lines plus one."""
 
@@ -36,8 +34,7 @@ class Header:
     end: int
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """An option of a directive. `name` is its long name if it has one. `known`: the scheduler has
     this option. `related`: only a related scheduler has it. `attached`: the option is a letter with
     its value in the same word."""
@@ -85,8 +82,7 @@ class Options:
         return found[-1].value if found else None
 
 
-@dataclass(frozen=True)
-class Requested:
+class Requested(NamedTuple):
     """The resources that a header requests. Numbers that the header does not give plainly are
     None."""
 
@@ -107,8 +103,7 @@ class Requested:
     """Whether the scheduler itself starts processes on the nodes."""
 
 
-@dataclass(frozen=True)
-class Joined:
+class Joined(NamedTuple):
     """How two values of a repeated option can be joined to one."""
 
     separator: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
 def spellings(text: str, *, dash: str = "--") -> dict[str, str]:
@@ -24,13 +24,12 @@ def spellings(text: str, *, dash: str = "--") -> dict[str, str]:
     return names
 
 
-@dataclass(frozen=True)
-class OptionTable:
+class OptionTable(NamedTuple):
     """The options of one command. Both tables map spellings to names. `flags` take no value, or
     only one after `=`."""
 
-    with_value: Mapping[str, str] = field(default_factory=dict)
-    flags: Mapping[str, str] = field(default_factory=dict)
+    with_value: Mapping[str, str] = {}
+    flags: Mapping[str, str] = {}
 
     def canonical(self, spelling: str) -> str | None:
         """The name of an option. A `--long` spelling may be shortened if it stays unambiguous.

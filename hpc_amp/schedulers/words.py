@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # The blanks of C's isspace(). Python's str.isspace() also includes the no-break space, which no
 # scheduler treats as a blank.
 BLANKS = " \t\v\f\r\n"
 
 
-@dataclass(frozen=True)
-class OptionWord:
+class OptionWord(NamedTuple):
     """A word of a directive. `quoted`: quotes were removed from it. `lost`: characters inside
     quotes whose backslash was removed, although a shell would have kept it. `before_comma`: the
     text before a quoted part that contains a comma."""
@@ -23,8 +22,7 @@ class OptionWord:
     before_comma: str | None = None
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """A directive that was split into words, and the problems found in it."""
 
     words: tuple[OptionWord, ...]

@@ -21,7 +21,7 @@ from hpc_amp.jobs.code import JOB_SIDE
 # Everything outside the standard library and the package itself. A new name here is a decision.
 ALLOWED = {
     "help": {"click"},
-    "dry run": {"click", "yaml", "_yaml", "jinja2", "markupsafe"},
+    "dry run": {"click", "yaml", "_yaml"},
 }
 # What every Python process has, and what Cython registers for the C half of PyYAML.
 ALWAYS = {"__main__", "hpc_amp", "cython_runtime"}
@@ -32,10 +32,10 @@ DUMP = (
 )
 
 
-def imported(host: StubHost, *words: str) -> set[str]:
+def imported(host: StubHost, *words: str, **variables: str) -> set[str]:
     """The modules that a command has imported when it ends."""
     path = host.folder / "modules.json"
-    result = host.python("-c", DUMP, str(path), *words)
+    result = host.python("-c", DUMP, str(path), *words, **variables)
     assert result.returncode == 0, result.stderr
     return set(json.loads(path.read_text()))
 
@@ -56,36 +56,79 @@ def test_only_what_is_on_the_list_is_imported(host: StubHost, case: str, words: 
     assert not {name for name in modules if name.startswith("hpc_amp.train")}
 
 
-# What a command must not import, with all that is in it: it would start more slowly.
-SLOW = {
-    "--help": {"yaml", "jinja2", "hpc_amp.config", "hpc_amp.jobs", "hpc_amp.schedulers"},
-    "status": {"yaml", "jinja2", "hpc_amp.config.schema", "hpc_amp.lint", "hpc_amp.jobs.submit"},
-    "submit": {
-        *("hpc_amp.jobs.resume", "hpc_amp.jobs.change", "hpc_amp.jobs.control"),
-        *("hpc_amp.gan", "hpc_amp.tasks.spade", "hpc_amp.containers.podman", "difflib", "csv"),
+# The modules of this package that a command imports, if these are few. The rest of its time goes to
+# Python and to click.
+ALL = {
+    "--help": {"hpc_amp.cli", "hpc_amp.cli.app", "hpc_amp.errors"},
+    "": {"hpc_amp.cli", "hpc_amp.cli.app", "hpc_amp.errors"},  # the completion of a command
+    "logs": {
+        *("hpc_amp.cli", "hpc_amp.cli.app", "hpc_amp.cli.follow", "hpc_amp.cli.options"),
+        *("hpc_amp.cli.runs", "hpc_amp.errors", "hpc_amp.files", "hpc_amp.jobs"),
+        *("hpc_amp.jobs.events", "hpc_amp.jobs.known", "hpc_amp.jobs.places"),
     },
 }
+
+
+@pytest.mark.parametrize("words", ["--help", "", "logs"])
+def test_what_is_asked_for_often_imports_little(host: StubHost, words: str) -> None:
+    host.write_job({"name": "test", "site": "slurm", "train": {}, "job": {"gpus_per_node": 2}})
+    assert host.hpc_amp("submit", "job.yaml").returncode == 0  # `logs` has a run to show
+    asked = (
+        {} if words else {"_HPC_AMP_COMPLETE": "bash_complete", "COMP_WORDS": "", "COMP_CWORD": "1"}
+    )
+
+    modules = imported(host, *words.split(), **asked)
+
+    assert {name for name in modules if within(name, "hpc_amp")} - {"hpc_amp"} == ALL[words]
+
+
+# What a command must not import, with all that is in it: it would start more slowly.
+SLOW = {
+    "status": {"yaml", "jinja2", "hpc_amp.config.schema", "hpc_amp.lint", "hpc_amp.jobs.submit"},
+    "cancel": {"jinja2", "hpc_amp.lint", "hpc_amp.jobs.submit"},
+    "submit": {
+        *("hpc_amp.jobs.resume", "hpc_amp.jobs.change", "hpc_amp.jobs.control"),
+        *("hpc_amp.gan", "hpc_amp.tasks.spade", "difflib", "csv", "random", "jinja2", "markupsafe"),
+        *("hpc_amp.schedulers.pbs", "hpc_amp.schedulers.cobalt", "hpc_amp.schedulers.gridengine"),
+        *("hpc_amp.schedulers.arrays", "hpc_amp.containers.podman", "hpc_amp.containers.apptainer"),
+        *("hpc_amp.containers.image", "hpc_amp.config.command"),
+    },
+}
+# Of a job on this machine, which has no directives.
+HERE = {"hpc_amp.lint", "hpc_amp.finding", "hpc_amp.schedulers.grammar", "hpc_amp.schedulers.slurm"}
 COMMANDS_OF_OTHERS = {
     *("hpc_amp.cli.bench", "hpc_amp.cli.campaigns", "hpc_amp.cli.container", "hpc_amp.cli.scale"),
     *("hpc_amp.cli.sweep", "hpc_amp.campaigns.submit", "hpc_amp.study", "hpc_amp.explain"),
 }
 
 
-@pytest.mark.parametrize("words", ["--help", "status", "submit job.yaml"])
+@pytest.mark.parametrize(
+    "words", ["status", "cancel test", "submit job.yaml", "submit job.yaml site=auto --dry-run"]
+)
 def test_commands_do_not_import_what_others_need(host: StubHost, words: str) -> None:
     host.write_job({"name": "test", "site": "slurm", "train": {}, "job": {"gpus_per_node": 2}})
     assert host.hpc_amp("submit", "job.yaml").returncode == 0  # `status` has a run to show
 
-    modules = imported(host, *words.split())
+    modules = imported(host, *words.split(), SLURM_CONF="/etc/slurm.conf")
 
     unwanted = SLOW[words.split()[0]] | COMMANDS_OF_OTHERS
     assert not {name for name in modules for one in unwanted if within(name, one)}
 
 
-def test_what_must_not_be_imported_exists() -> None:
-    known = {*modules_below(PACKAGE), *ALLOWED["dry run"], *sys.stdlib_module_names}
+def test_a_job_on_this_machine_needs_no_directives(host: StubHost) -> None:
+    host.write_job({"name": "test", "site": "local", "train": {}, "job": {"gpus_per_node": 2}})
 
-    assert {*COMMANDS_OF_OTHERS, *(name for names in SLOW.values() for name in names)} <= known
+    modules = imported(host, "submit", "job.yaml", "--dry-run")
+
+    unwanted = SLOW["submit"] | HERE
+    assert not {name for name in modules for one in unwanted if within(name, one)}
+
+
+def test_what_must_not_be_imported_exists() -> None:
+    known = {*modules_below(PACKAGE), *sys.stdlib_module_names, "yaml", "jinja2", "markupsafe"}
+
+    unwanted = {*COMMANDS_OF_OTHERS, *HERE, *(name for names in SLOW.values() for name in names)}
+    assert unwanted <= known
 
 
 def test_a_rank_starts_without_torchvision() -> None:

@@ -78,7 +78,7 @@ def may_name(path: Path) -> bool:
 
 
 def test_no_name_stands_outside_of_its_room() -> None:
-    scripts = [*PACKAGE.rglob("*.sh"), *(REPOSITORY / "jobs").rglob("*.j2")]
+    scripts = [*PACKAGE.rglob("*.sh"), *(REPOSITORY / "jobs").rglob("*.in")]
     found = []
     for path in sorted([*PACKAGE.rglob("*.py"), *scripts]):
         if may_name(path):

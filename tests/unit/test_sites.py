@@ -218,6 +218,15 @@ class TestAuto:
         assert find_site(hostname="x", which=nothing).name == "lake"
         assert find_site(hostname="login1.lake.org.evil", which=nothing).name == "local"
 
+    def test_a_wrong_file_of_another_site_stops_it_only_if_it_may_be_the_one(self):
+        place = write("config/hpc-amp/sites/lake.yaml", "scheduler: slurm\nhost: [login1]\n")
+        with pytest.raises(ConfigError, match=r"lake.yaml:2: unknown key host; did you mean hosts"):
+            find_site(hostname="login1", which=nothing)
+        place.write_text("scheduler: slurm\nhosts: [login1]\nchunk: [a=b]\n")
+        with pytest.raises(ConfigError, match=r"lake.yaml:3: chunk: Slurm does not use it"):
+            find_site(hostname="login1", which=nothing)
+        assert find_site(hostname="login2", which=nothing).name == "local"
+
     def test_asks_the_machine_for_its_names(self, monkeypatch):
         write("config/hpc-amp/sites/lake.yaml", "scheduler: slurm\nhosts: [login1.lake.org]\n")
         monkeypatch.setattr(socket, "gethostname", lambda: "login1")

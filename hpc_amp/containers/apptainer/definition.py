@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from hpc_amp import __version__
 from hpc_amp.containers.ngc import REPOSITORY
 from hpc_amp.errors import UsageError
-from hpc_amp.jobs.shell import ShellText, quote, templates, verbatim, words
+from hpc_amp.jobs.shell import ShellText, only_shell, quote, verbatim, words
+from hpc_amp.resources import resource_folder
 
 BIND_POINTS = (
     *("/data", "/eagle", "/flare", "/global", "/gpfs", "/grand", "/lus", "/lustre"),
@@ -136,8 +137,18 @@ def _render(
     for point in definition.bind_points:
         if not re.fullmatch(r"/[A-Za-z0-9._/-]+", point) or ".." in point.split("/"):
             raise UsageError(f"--bind-point: {point!r} is not an absolute path of plain letters")
-    text = templates("containers").get_template(f"{template}.def.j2")
-    return text.render(
+    import jinja2  # only to write a definition
+
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(resource_folder("containers")),
+        undefined=jinja2.StrictUndefined,
+        finalize=only_shell,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    return templates.get_template(f"{template}.def.j2").render(
         bootstrap=verbatim(bootstrap),
         **{"from": verbatim(reference)},
         base=_one_line(definition.name or reference),

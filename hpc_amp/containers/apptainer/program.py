@@ -13,8 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from hpc_amp.clients import run_in_time
 from hpc_amp.containers.base import PATIENCE
@@ -27,8 +26,7 @@ _TAIL = 64 * 1024
 _SILENCE = 60.0  # seconds without output after which a message says that the command still runs
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
+class Runtime(NamedTuple):
     """The container program of this machine. `flavour` is the product that it really is: the
     command `singularity` may be Apptainer's."""
 

@@ -6,7 +6,7 @@ import pathlib
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from hpc_amp.config.values import NETWORK, Count, Fixed, Natural, Path, at_least, between
+from hpc_amp.config.values import NETWORK, Count, Fixed, Natural, Path, Section, at_least, between
 from hpc_amp.gan.data.folders import (
     ClassFolder,
     PairedFiles,
@@ -35,8 +35,8 @@ Sides = Annotated[list[int], image_sides]
 Name = Annotated[Literal["synthetic", "folder"], SAMPLES]
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class SyntheticSamples:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class SyntheticSamples(Section):
     """The size of a synthetic set."""
 
     train: Count = 512
@@ -47,7 +47,7 @@ class SyntheticSamples:
     """Seed of the set. It does not depend on `train.seed`."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class SyntheticDomains(SyntheticSamples):
     """The size of a synthetic set of two domains."""
 
@@ -56,8 +56,8 @@ class SyntheticDomains(SyntheticSamples):
     translations."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class SyntheticClasses:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class SyntheticClasses(Section):
     """The size of a synthetic set of classes."""
 
     classes: Annotated[int, at_least(3)] = 24
@@ -70,8 +70,8 @@ class SyntheticClasses:
     """Seed of the set. It does not depend on `train.seed`."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class GanData:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class GanData(Section):
     """Where images come from, and what is done with them before a network sees them."""
 
     SHORTHAND: ClassVar[str] = "name"
@@ -113,7 +113,7 @@ class GanData:
         raise NotImplementedError
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class PairedData(GanData):
     """Images, each with a label map or another image that it is made from."""
 
@@ -153,7 +153,7 @@ class PairedData(GanData):
         return f"{len(train.images):,} pairs for training, {len(test.images):,} for evaluation"
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class UnpairedData(GanData):
     """Images of two domains, A and B, which are not pairs."""
 
@@ -176,7 +176,7 @@ class UnpairedData(GanData):
         )
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class ClassData(GanData):
     """Images in classes. The style of a sample is given by some images of one class."""
 

@@ -6,7 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, Word, above, at_least
+from hpc_amp.config.values import (
+    NETWORK,
+    Count,
+    Natural,
+    NonNegative,
+    Section,
+    Word,
+    above,
+    at_least,
+)
 from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.config import CALLABLE, Halvings, SpectralName
 from hpc_amp.gan.data.config import SAMPLES, PairedData, SyntheticSamples
@@ -20,7 +29,7 @@ from hpc_amp.gan.paired_config import (
 from hpc_amp.gan.video.folders import VideoFiles, scan_references, scan_videos
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class SyntheticVideos(SyntheticSamples):
     """The size of a synthetic set of videos."""
 
@@ -37,7 +46,7 @@ class SyntheticVideos(SyntheticSamples):
     direction."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class SyntheticIdentities(SyntheticVideos):
     """The size of a synthetic set of videos of identities."""
 
@@ -46,8 +55,8 @@ class SyntheticIdentities(SyntheticVideos):
     many others, which the training never shows."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class FrameCounts:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class FrameCounts(Section):
     """How many frames a sample has."""
 
     first: Annotated[int, at_least(2)] = 6
@@ -90,7 +99,7 @@ def known_regions(value: list[str]) -> None:
         raise ValueError(f"{value} is not different ones of {', '.join(REGIONS)}")
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class VideoData(PairedData):
     """Sequences of frames, each frame with a label map or another image that it is made from."""
 
@@ -132,7 +141,7 @@ class VideoData(PairedData):
         )
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class ReferenceData(VideoData):
     """Sequences of frames, each with images that show what the frames are to look like."""
 
@@ -152,7 +161,7 @@ class ReferenceData(VideoData):
         )
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class VideoLosses(PairedLosses):
     """Weights of the generator's losses. A loss of weight 0 is not computed."""
 
@@ -174,8 +183,8 @@ class VideoLosses(PairedLosses):
     reference flow. The paper has no such loss."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class FlowNetwork:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class FlowNetwork(Section):
     """What estimates the flow from the frame before, and the mask: where a frame is not taken from
     the one before."""
 
@@ -196,8 +205,8 @@ class FlowNetwork:
     """Pixels of flow for an output of 1: about the largest movement from frame to frame."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class TemporalJudges:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class TemporalJudges(Section):
     """The temporal discriminator: one for frames that follow each other, one for frames farther
     apart, and so on. It sees the reference flow between them, too, where there is one."""
 
@@ -211,7 +220,7 @@ class TemporalJudges:
     """Convolutions of stride 2."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class NoTemporalJudges(TemporalJudges):
     """The temporal discriminator: one for frames that follow each other, one for frames farther
     apart, and so on. It sees the reference flow between them, too, where there is one."""
@@ -221,8 +230,8 @@ class NoTemporalJudges(TemporalJudges):
     discriminator."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class RegionJudges:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class RegionJudges(Section):
     """The discriminators of regions, such as faces and hands: one for each of the `labels`, and one
     for each of `images.regions`. It sees the square around all pixels of its label, or around its
     key points, in each frame that has some."""
@@ -238,8 +247,8 @@ class RegionJudges:
     """Convolutions of stride 2."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class VideoNetworks:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class VideoNetworks(Section):
     """The networks, and the weights of the losses."""
 
     width: Annotated[Count, NETWORK] = 32
@@ -276,7 +285,7 @@ class VideoNetworks:
     """Weights of the generator's losses."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class VideoEvaluation(PairedEvaluation):
     """What an evaluation measures and shows."""
 
@@ -285,7 +294,7 @@ class VideoEvaluation(PairedEvaluation):
     first one: twice as many frames more."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class VideoTrain(PairedTrain):
     """What the configurations of models of video have."""
 

@@ -32,7 +32,6 @@ from hpc_amp.schedulers.base import (
     script_command,
     submission_environment,
 )
-from hpc_amp.schedulers.cobalt.arrays import CobaltArrays
 from hpc_amp.schedulers.cobalt.grammar import GRAMMAR
 from hpc_amp.schedulers.cobalt.submission import OWN_VARIABLES, qsub
 from hpc_amp.schedulers.qsub import QsubScheduler
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from hpc_amp.clients import Clients
     from hpc_amp.config.site_draft import SiteDraft
     from hpc_amp.jobs.spec import Spec
+    from hpc_amp.schedulers.cobalt.arrays import CobaltArrays
 
 FILE = Path("/etc/cobalt.conf")
 _COMMANDS = ("cqwait", "cqstat", "cqadm")  # programs that only Cobalt has
@@ -189,6 +189,8 @@ class Cobalt(QsubScheduler):
 
     def arrays(self) -> CobaltArrays:
         """One job for each task."""
+        from hpc_amp.schedulers.cobalt.arrays import CobaltArrays  # only for many runs
+
         return CobaltArrays(self)
 
     def queued(self) -> dict[str, Path]:

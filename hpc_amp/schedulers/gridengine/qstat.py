@@ -6,8 +6,7 @@ import os
 import pwd
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_amp.schedulers.answers import JobStatus
 from hpc_amp.schedulers.base import UnreachableError, complaint, run_command
@@ -26,8 +25,7 @@ _FAILED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedJob:
+class QueuedJob(NamedTuple):
     """A job, or a task of one, as `qstat -xml` lists it."""
 
     number: str

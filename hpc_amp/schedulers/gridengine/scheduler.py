@@ -34,7 +34,6 @@ from hpc_amp.schedulers.base import (
     submission_environment,
 )
 from hpc_amp.schedulers.gridengine import qstat
-from hpc_amp.schedulers.gridengine.arrays import GridEngineArrays
 from hpc_amp.schedulers.gridengine.grammar import GRAMMAR, names_of, written
 from hpc_amp.schedulers.gridengine.slots import environment, slots_of_node
 from hpc_amp.schedulers.qsub import QsubScheduler, log_files_in
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from hpc_amp.jobs.spec import Spec
     from hpc_amp.schedulers.base import Client
     from hpc_amp.schedulers.grammar import Option
+    from hpc_amp.schedulers.gridengine.arrays import GridEngineArrays
 
 OWN_VARIABLES = ("SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT", "SGE_CLUSTER_NAME")
 DEBIAN_ROOT = Path("/var/lib/gridengine")
@@ -220,6 +220,8 @@ class GridEngine(QsubScheduler):
 
     def arrays(self) -> GridEngineArrays:
         """Arrays of `qsub -t`."""
+        from hpc_amp.schedulers.gridengine.arrays import GridEngineArrays  # only for many runs
+
         return GridEngineArrays(self)
 
     def inside(

@@ -20,7 +20,6 @@ from hpc_amp.schedulers.base import (
     launcher_of_one_node,
     run_here,
 )
-from hpc_amp.schedulers.local.arrays import LocalArrays
 from hpc_amp.schedulers.local.processes import id_of_process, start_time
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
     from hpc_amp.config.schema import Job
     from hpc_amp.jobs.spec import Spec
+    from hpc_amp.schedulers.local.arrays import LocalArrays
 
 
 class Local(Scheduler):
@@ -95,6 +95,8 @@ class Local(Scheduler):
 
     def arrays(self) -> LocalArrays:
         """Points run as processes of the command that starts the sweep."""
+        from hpc_amp.schedulers.local.arrays import LocalArrays  # only for many runs
+
         return LocalArrays(self)
 
     def submitit_executor(self, plan: Spec) -> submitit.Executor:

@@ -35,7 +35,6 @@ from hpc_amp.schedulers.base import (
     submission_environment,
     without_options,
 )
-from hpc_amp.schedulers.pbs.arrays import PbsArrays
 from hpc_amp.schedulers.pbs.grammar import GRAMMAR
 from hpc_amp.schedulers.pbs.qstat import job_status, parse_qstat
 from hpc_amp.schedulers.qsub import QsubScheduler, is_beside, log_files_in
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from hpc_amp.config.site_draft import SiteDraft
     from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
+    from hpc_amp.schedulers.pbs.arrays import PbsArrays
 
 FILE = Path("/etc/pbs.conf")
 _SERVER = r"(?m)^\s*PBS_(SERVER|PRIMARY|SERVER_HOST_NAME)\s*=\s*\S"
@@ -212,6 +212,8 @@ class Pbs(QsubScheduler):
 
     def arrays(self) -> PbsArrays:
         """Arrays of `qsub -J`."""
+        from hpc_amp.schedulers.pbs.arrays import PbsArrays  # only for many runs
+
         return PbsArrays(self)
 
     def queued(self) -> dict[str, Path]:

@@ -33,7 +33,6 @@ from hpc_amp.schedulers.base import (
     without_options,
 )
 from hpc_amp.schedulers.slurm import squeue
-from hpc_amp.schedulers.slurm.arrays import SlurmArrays
 from hpc_amp.schedulers.slurm.grammar import GRAMMAR
 
 if TYPE_CHECKING:
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
     from hpc_amp.schedulers.base import Client
+    from hpc_amp.schedulers.slurm.arrays import SlurmArrays
 
 FILES = (Path("/etc/slurm/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
 _AWAY = (
@@ -219,6 +219,8 @@ class Slurm(Scheduler):
 
     def arrays(self) -> SlurmArrays:
         """Arrays of `sbatch --array`."""
+        from hpc_amp.schedulers.slurm.arrays import SlurmArrays  # only for many runs
+
         return SlurmArrays(self)
 
     def queued(self) -> dict[str, Path]:

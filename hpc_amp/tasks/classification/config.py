@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from hpc_amp.config.schema import Train
-from hpc_amp.config.values import NETWORK, Count, Fraction, WeightsFile, Word
+from hpc_amp.config.values import NETWORK, Count, Fraction, Section, WeightsFile, Word
 from hpc_amp.errors import KeyProblem
 from hpc_amp.tasks.classification.names import OWN, TORCHVISION
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Model:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Model(Section):
     """The network of a classification."""
 
     SHORTHAND: ClassVar[str] = "name"
@@ -37,7 +37,7 @@ class Model:
     weights."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class ClassificationConfig(Train):
     """Image classification with cross entropy."""
 

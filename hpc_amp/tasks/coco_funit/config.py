@@ -13,7 +13,7 @@ from hpc_amp.gan.data.config import ClassData
 from hpc_amp.tasks.funit.config import FunitAdversarial, FunitNetworks
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class CocoFunitNetworks(FunitNetworks):
     """The networks, and the weights of the generator's losses."""
 
@@ -21,7 +21,7 @@ class CocoFunitNetworks(FunitNetworks):
     """Length of the universal style bias, a vector that is learned and the same for all images."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class CocoFunitConfig(GanTrain):
     """FUNIT with a style that depends on the content image."""
 

@@ -10,6 +10,7 @@ from hpc_amp.config.values import (
     NETWORK,
     Count,
     NonNegative,
+    Section,
     WeightsFile,
     at_least,
     averaging,
@@ -18,8 +19,8 @@ from hpc_amp.config.values import (
 from hpc_amp.gan.config import SetEvaluation
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Gan:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Gan(Section):
     """The two networks, and how Adam updates them."""
 
     image_size: Annotated[int, image_side, NETWORK] = 64
@@ -51,7 +52,7 @@ class Gan:
     """The same for the discriminator."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class DcganConfig(Train):
     """A generator of images and its discriminator."""
 

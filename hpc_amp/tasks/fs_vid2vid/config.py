@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 from hpc_amp.config.schema import TaskName
-from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative
+from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, Section
 from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.config import Halvings
 from hpc_amp.gan.paired_config import PatchJudges
@@ -21,7 +21,7 @@ from hpc_amp.gan.video.config import (
 )
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class FsVid2vidLosses(VideoLosses):
     """Weights of the generator's losses. A loss of weight 0 is not computed."""
 
@@ -35,8 +35,8 @@ class FsVid2vidLosses(VideoLosses):
     not known, as `mask`."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class ReferenceNetwork:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class ReferenceNetwork(Section):
     """What reads the references: their features, the attention that brings these to the places of a
     frame, and the code that the weights of normalisations are computed from."""
 
@@ -58,7 +58,7 @@ class ReferenceNetwork:
         return int(self.width * 2**self.halvings)
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class ReferenceJudges(PatchJudges):
     """The discriminator: one for patches of the image, one for patches of half the image, and so
     on."""
@@ -69,7 +69,7 @@ class ReferenceJudges(PatchJudges):
     """Convolutions of stride 2; one of stride 1 follows. More of them judge larger patches."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class FsVid2vidNetworks(VideoNetworks):
     """The networks, and the weights of the losses."""
 
@@ -91,7 +91,7 @@ class FsVid2vidNetworks(VideoNetworks):
     """Weights of the generator's losses."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class FsVid2vidConfig(VideoTrain):
     """Video from sequences of label maps or other images, which looks like a few references."""
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from hpc_amp.config.schema import TaskName
-from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative
+from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, Section
 from hpc_amp.gan.config import Adversarial, GanTrain, Halvings, SpectralName
 from hpc_amp.gan.data.config import ClassData
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class FunitAdversarial(Adversarial):
     """How generator and discriminator are trained against each other, both with Adam."""
 
@@ -22,8 +22,8 @@ class FunitAdversarial(Adversarial):
     """Weight of the R1 penalty of the discriminator. 0: none."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class FunitNetworks:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class FunitNetworks(Section):
     """The networks, and the weights of the generator's losses."""
 
     width: Annotated[Count, NETWORK] = 64
@@ -67,7 +67,7 @@ class FunitNetworks:
         yield Halvings(f"{key}.discriminator_halvings", self.discriminator_halvings)
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class FunitConfig(GanTrain):
     """A generator that draws an image as a class of which it sees a few images, and its
     discriminator."""

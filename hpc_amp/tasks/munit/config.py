@@ -13,7 +13,7 @@ from hpc_amp.gan.config import Evaluation, Halvings, PerceptualDistance
 from hpc_amp.gan.unpaired_config import Translation, UnpairedTrain
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class MunitNetworks(Translation):
     """The networks, and the weights of the losses. Each loss is a sum over both domains."""
 
@@ -38,7 +38,7 @@ class MunitNetworks(Translation):
         yield Halvings(f"{key}.style_downs", self.style_downs)
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class MunitEvaluation(Evaluation):
     """What an evaluation measures and shows."""
 
@@ -49,7 +49,7 @@ class MunitEvaluation(Evaluation):
     if `weights` is set. Needs the extra `metrics`."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class MunitConfig(UnpairedTrain):
     """MUNIT: translation between two domains in many styles."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from hpc_amp.config.schema import TaskName
-from hpc_amp.config.values import NETWORK, Count, Fixed, Natural
+from hpc_amp.config.values import NETWORK, Count, Fixed, Natural, Section
 from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.config import Halvings, LeastSquaresAdversarial, SpectralName
 from hpc_amp.gan.paired_config import (
@@ -20,8 +20,8 @@ from hpc_amp.gan.paired_config import (
 _PHASES = Fixed("the checkpoints hold the state of the optimizers of these phases")
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Enhancer:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Enhancer(Section):
     """The local enhancer, which doubles the size of the images, and when it is trained."""
 
     blocks: Annotated[Count, NETWORK] = 3
@@ -33,8 +33,8 @@ class Enhancer:
     together."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class InstanceFeatures:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class InstanceFeatures(Section):
     """The encoder of instance features: how an object looks, as a few numbers."""
 
     channels: Annotated[Count, NETWORK] = 3
@@ -48,8 +48,8 @@ class InstanceFeatures:
     which an evaluation divides the features of a label."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Pix2pixHdNetworks:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class Pix2pixHdNetworks(Section):
     """The networks, and the weights of the losses."""
 
     width: Annotated[Count, NETWORK] = 64
@@ -75,7 +75,7 @@ class Pix2pixHdNetworks:
     """Weights of the generator's losses."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class Pix2pixHdConfig(PairedTrain):
     """Images from label maps or other images, from coarse to fine."""
 

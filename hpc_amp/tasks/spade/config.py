@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from hpc_amp.config.schema import TaskName
-from hpc_amp.config.values import NETWORK, Count, NonNegative
+from hpc_amp.config.values import NETWORK, Count, NonNegative, Section
 from hpc_amp.gan.config import Halvings, SpectralName
 from hpc_amp.gan.paired_config import (
     PairedLosses,
@@ -17,7 +17,7 @@ from hpc_amp.gan.paired_config import (
 )
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class SpadeLosses(PairedLosses):
     """Weights of the generator's losses. A loss of weight 0 is not computed."""
 
@@ -26,8 +26,8 @@ class SpadeLosses(PairedLosses):
     `style_encoder`."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class SpadeNetworks:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class SpadeNetworks(Section):
     """The networks, and the weights of the losses."""
 
     width: Annotated[Count, NETWORK] = 64
@@ -56,7 +56,7 @@ class SpadeNetworks:
     """Weights of the generator's losses."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class SpadeConfig(PairedTrain):
     """Images from label maps."""
 

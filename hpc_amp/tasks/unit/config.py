@@ -13,7 +13,7 @@ from hpc_amp.gan.config import Halvings
 from hpc_amp.gan.unpaired_config import Translation, UnpairedTrain
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class UnitNetworks(Translation):
     """The networks, and the weights of the losses. Each loss is a sum over both domains."""
 
@@ -29,7 +29,7 @@ class UnitNetworks(Translation):
     """The same for the latent distribution of a translation."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class UnitConfig(UnpairedTrain):
     """UNIT: translation between two domains."""
 

@@ -10,7 +10,7 @@ from hpc_amp.gan.config import LeastSquaresAdversarial
 from hpc_amp.gan.video.config import VideoNetworks, VideoTrain
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class Vid2vidConfig(VideoTrain):
     """Video from sequences of label maps or other images."""
 

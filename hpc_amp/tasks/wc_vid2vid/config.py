@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from hpc_amp.config.schema import TaskName
-from hpc_amp.config.values import NETWORK, Count, NonNegative
+from hpc_amp.config.values import NETWORK, Count, NonNegative, Section
 from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.config import Halvings, LeastSquaresAdversarial, SpectralName
 from hpc_amp.gan.data.config import SAMPLES
@@ -23,7 +23,7 @@ FIRST_FRAME = "first_frame"
 """The network of first frames, and the key that describes it."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class PointData(VideoData):
     """Sequences of frames, each frame with a label map or another image that it is made from, and
     with the points that it shows."""
@@ -33,7 +33,7 @@ class PointData(VideoData):
     synthetic set, or of files (`train_points/SEQUENCE/FRAME.npy`)."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class GuidedLosses(VideoLosses):
     """Weights of the generator's losses. A loss of weight 0 is not computed."""
 
@@ -42,8 +42,8 @@ class GuidedLosses(VideoLosses):
     ones."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class FirstFrame:
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+class FirstFrame(Section):
     """The network of a run of `spade`, without a style encoder: keys as in its `train.spade`."""
 
     width: Annotated[Count, NETWORK] = 64
@@ -58,7 +58,7 @@ class FirstFrame:
     """Spectral normalisation, and the precision of its power iteration."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class GuidedNetworks(VideoNetworks):
     """The networks, and the weights of the losses."""
 
@@ -79,7 +79,7 @@ class GuidedNetworks(VideoNetworks):
     """Weights of the generator's losses."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class WcVid2vidConfig(VideoTrain):
     """Video from sequences of label maps or other images, and of points of the scene."""
 

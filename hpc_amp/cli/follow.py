@@ -1,0 +1,94 @@
+"""What commands that start or follow a run print."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from hpc_amp.jobs.plan import Plan
+    from hpc_amp.schedulers import Submission
+
+
+def say_remarks(plan: Plan) -> None:
+    for remark in plan.remarks:
+        click.echo(f"note: {remark}", err=True)
+
+
+def report_submission(
+    submission: Submission, run_dir: Path, scheduler: str, *, as_json: bool
+) -> None:
+    if submission.remarks:
+        click.echo(submission.remarks, err=True)
+    if as_json:
+        facts = {"job_id": submission.job_id, "run_dir": str(run_dir), "scheduler": scheduler}
+        click.echo(json.dumps(facts))
+    else:
+        click.echo(f"submitted job {submission.job_id} ({scheduler})\nrun directory {run_dir}")
+
+
+def wait_here(plan: Plan, *, as_json: bool = False) -> None:
+    """Show a job of this machine until it ends. Ctrl-C, SIGTERM, SIGHUP and a closed output stop
+    it."""
+    from hpc_amp.jobs.control import cancel as cancel_run
+    from hpc_amp.signals import interrupted_by_all
+
+    with interrupted_by_all():
+        try:
+            _follow(plan.run_dir, as_json=as_json)
+        except (KeyboardInterrupt, BrokenPipeError):
+            where = "" if plan.job.train is None else " at a checkpoint"
+            with contextlib.suppress(OSError):  # the terminal may be closed
+                click.echo(
+                    f"\nstopping{where}; press Ctrl-C again to return without waiting for it",
+                    err=as_json,
+                )
+            cancel_run(plan.run_dir)
+            try:
+                _follow(plan.run_dir, as_json=as_json, from_end=True)
+            except OSError:
+                raise SystemExit(1) from None
+
+
+def _follow(run_dir: Path, *, as_json: bool, from_end: bool = False) -> None:
+    """Print the log until the run ends, then a summary; exit with 1 unless the run finished."""
+    from hpc_amp.jobs.follow import follow as follow_run
+    from hpc_amp.jobs.summary import describe, read_summary
+
+    log = run_dir / "logs" / "job.log"
+    offset = log.stat().st_size if from_end and log.exists() else 0
+    out = sys.stderr if as_json else sys.stdout
+
+    def write(text: str) -> None:
+        out.write(text)
+        out.flush()
+
+    status = follow_run(run_dir, write, offset=offset, on_wait=say_why_it_waits)
+    if as_json:
+        click.echo(json.dumps({**status.to_plain(), "summary": read_summary(run_dir)}))
+    else:
+        click.echo("\n" + describe(status))
+    if status.state != "finished":
+        raise SystemExit(1)
+
+
+def follow_until_interrupted(run_dir: Path, *, as_json: bool, from_end: bool = False) -> None:
+    """Like `_follow`, but Ctrl-C only ends this command; the run continues."""
+    try:
+        _follow(run_dir, as_json=as_json, from_end=from_end)
+    except KeyboardInterrupt:
+        click.echo(
+            f"\nthe run continues. To print its log: hpc-amp logs -f {run_dir}   "
+            f"To end it: hpc-amp cancel {run_dir}",
+            err=True,
+        )
+        raise SystemExit(130) from None
+
+
+def say_why_it_waits(text: str) -> None:
+    click.echo(text, err=True)
