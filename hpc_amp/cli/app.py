@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import shlex
@@ -403,19 +404,19 @@ def run(config: Path | JobText, overrides: tuple[str, ...]) -> None:
 
     plan, loaded = prepare(config, overrides, site=HERE)
     _say_remarks(plan)
-    submission = submit_plan(plan, loaded.text)
-    _report_submission(submission, plan.run_dir, plan.scheduler.name, as_json=False)
-    _wait_here(plan)
+    _wait_here(plan, submit_plan(plan, loaded.text))
 
 
-def _wait_here(plan: Plan, *, as_json: bool = False) -> None:
+def _wait_here(plan: Plan, submission: Submission, *, as_json: bool = False) -> None:
     """Show a job of this machine until it ends. Ctrl-C, SIGTERM, SIGHUP and a closed output stop
-    it."""
+    it. One that cannot be written, such as on a full disk, only ends the command."""
+    from hpc_amp.errors import HpcAmpError
     from hpc_amp.jobs.control import cancel as cancel_run
     from hpc_amp.signals import interrupted_by_all
 
     with interrupted_by_all():
         try:
+            _report_submission(submission, plan.run_dir, plan.scheduler.name, as_json=as_json)
             _follow(plan.run_dir, as_json=as_json)
         except (KeyboardInterrupt, BrokenPipeError):
             where = "" if plan.job.train is None else " at a checkpoint"
@@ -429,6 +430,13 @@ def _wait_here(plan: Plan, *, as_json: bool = False) -> None:
                 _follow(plan.run_dir, as_json=as_json, from_end=True)
             except OSError:
                 raise SystemExit(1) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise HpcAmpError(
+                f"the output cannot be written ({error.strerror}), and the run goes on",
+                hint=f"hpc-amp cancel {plan.run_dir} ends it",
+            ) from None
 
 
 @app.command()
@@ -567,9 +575,10 @@ def generate(
     plan, loaded = prepare(job_file, overrides, site=None if as_job else HERE)
     _say_remarks(plan)
     submission = submit_plan(plan, loaded.text)
-    _report_submission(submission, plan.run_dir, plan.scheduler.name, as_json=as_json)
-    if not as_job:
-        _wait_here(plan, as_json=as_json)
+    if as_job:
+        _report_submission(submission, plan.run_dir, plan.scheduler.name, as_json=as_json)
+    else:
+        _wait_here(plan, submission, as_json=as_json)
 
 
 def _follow(run_dir: Path, *, as_json: bool, from_end: bool = False) -> None:
