@@ -979,6 +979,19 @@ def test_a_reader_that_has_seen_enough(host: StubHost) -> None:
         assert result.stdout == "141\n"
 
 
+def test_an_output_on_a_full_disk(host: StubHost) -> None:
+    host.write_job(job())
+    for command in (["status"], ["render", "job.yaml"], ["submit", "job.yaml"]):
+        with open("/dev/full", "w") as full:
+            result = subprocess.run(
+                [sys.executable, "-m", "hpc_amp", *command],
+                cwd=host.work, env=host.environ(),
+                stdout=full, stderr=subprocess.PIPE, text=True, timeout=300,
+            )  # fmt: skip
+        line = "hpc-amp: No space left on device: the output cannot be written\n"
+        assert (result.returncode, result.stderr) == (1, line), command
+
+
 def test_help_shows_each_command_in_a_section(host: StubHost) -> None:
     from hpc_amp.cli.app import app
 
