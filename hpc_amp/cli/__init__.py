@@ -53,6 +53,8 @@ def main() -> None:
         command = context.command_path if context else "hpc-amp"
         _fail(f"{error.format_message()} See {command} --help", 2)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            _fail(f"{error.strerror}: {error.filename or 'the output'} cannot be written", 1)
         if error.errno != errno.ENAMETOOLONG:
             raise
         # Wherever the name was used first: it can only be one that the user gave.

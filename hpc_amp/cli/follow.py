@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import sys
 from pathlib import Path
@@ -32,14 +33,16 @@ def report_submission(
         click.echo(f"submitted job {submission.job_id} ({scheduler})\nrun directory {run_dir}")
 
 
-def wait_here(plan: Plan, *, as_json: bool = False) -> None:
+def wait_here(plan: Plan, submission: Submission, *, as_json: bool = False) -> None:
     """Show a job of this machine until it ends. Ctrl-C, SIGTERM, SIGHUP and a closed output stop
-    it."""
+    it. One that cannot be written, such as on a full disk, only ends the command."""
+    from hpc_amp.errors import HpcAmpError
     from hpc_amp.jobs.control import cancel as cancel_run
     from hpc_amp.signals import interrupted_by_all
 
     with interrupted_by_all():
         try:
+            report_submission(submission, plan.run_dir, plan.scheduler.name, as_json=as_json)
             _follow(plan.run_dir, as_json=as_json)
         except (KeyboardInterrupt, BrokenPipeError):
             where = "" if plan.job.train is None else " at a checkpoint"
@@ -53,6 +56,13 @@ def wait_here(plan: Plan, *, as_json: bool = False) -> None:
                 _follow(plan.run_dir, as_json=as_json, from_end=True)
             except OSError:
                 raise SystemExit(1) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise HpcAmpError(
+                f"the output cannot be written ({error.strerror}), and the run goes on",
+                hint=f"hpc-amp cancel {plan.run_dir} ends it",
+            ) from None
 
 
 def _follow(run_dir: Path, *, as_json: bool, from_end: bool = False) -> None:

@@ -144,6 +144,7 @@ def generate(
     plan, loaded = prepare(job_file, overrides, site=None if as_job else HERE)
     say_remarks(plan)
     submission = submit_plan(plan, loaded.text)
-    report_submission(submission, plan.run_dir, plan.scheduler.name, as_json=as_json)
-    if not as_job:
-        wait_here(plan, as_json=as_json)
+    if as_job:
+        report_submission(submission, plan.run_dir, plan.scheduler.name, as_json=as_json)
+    else:
+        wait_here(plan, submission, as_json=as_json)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpc_amp.cli.follow import report_submission, say_remarks, wait_here
+from hpc_amp.cli.follow import say_remarks, wait_here
 from hpc_amp.cli.job_options import JobCommand, takes_job
 from hpc_amp.cli.options import json_option
 from hpc_amp.cli.submit import print_script, run_id_option
@@ -134,6 +134,4 @@ def run(config: Path | JobText, overrides: tuple[str, ...]) -> None:
 
     plan, loaded = prepare(config, overrides, site=HERE)
     say_remarks(plan)
-    submission = submit_plan(plan, loaded.text)
-    report_submission(submission, plan.run_dir, plan.scheduler.name, as_json=False)
-    wait_here(plan)
+    wait_here(plan, submit_plan(plan, loaded.text))

@@ -115,4 +115,5 @@ def _send(send: Callable[[int, int], None], ranks: dict[int, int], number: int) 
 
 
 def _say(message: str) -> None:
-    print(f"hpc-amp: {message}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # the log may be on a full disk
+        print(f"hpc-amp: {message}", file=sys.stderr, flush=True)

@@ -38,7 +38,7 @@ give_way_to() {
     beat=$(stat -c %Y "attempts/$1/alive")
     [ "$beat" = "${first_beat:-$beat}" ] || refuse "$1"
     [ -n "$first_beat" ] ||
-      echo "job $owner on $host has not said that it has ended: waiting for a sign of life"
+      say "job $owner on $host has not said that it has ended: waiting for a sign of life"
     first_beat=$beat
     sleep "$heartbeat"
     ! ended_from_outside || exit 143 # this job has no attempt yet, so nothing is recorded
@@ -47,7 +47,7 @@ give_way_to() {
 
 # refuse N: exit because another job is running attempt N. Nothing is recorded.
 refuse() {
-  echo "hpc-amp: job $(owner_of "$1" job_id) on $(owner_of "$1" host) has been at work on this run since $(date -d "@$(owner_of "$1" time)" '+%F %T') (attempt $1); two at once would spoil it" >&2
+  say "hpc-amp: job $(owner_of "$1" job_id) on $(owner_of "$1" host) has been at work on this run since $(date -d "@$(owner_of "$1" time)" '+%F %T') (attempt $1); two at once would spoil it" >&2
   exit 2
 }
 
@@ -63,7 +63,7 @@ claim() {
 outlive() {
   local patience=$((SECONDS + lease)) waits=no
   while [ ! -e "attempts/$1/ended" ] && [ "$(silence "$1")" -lt "$quiet" ] && [ "$SECONDS" -lt "$patience" ]; do
-    [ "$waits" = yes ] || echo "attempt $1 was at work a moment ago: waiting for its end"
+    [ "$waits" = yes ] || say "attempt $1 was at work a moment ago: waiting for its end"
     waits=yes
     sleep 2
   done
@@ -126,11 +126,11 @@ turn() {
   scheduler_turn
   # The run may have been cancelled while this job requested its next start.
   if [ "$(count cancelled)" -gt 0 ] && [ "$(owner_of "$newest" job_id)" = "$job_id" ]; then
-    echo "job $job_id has nothing to do: the run was cancelled"
+    say "job $job_id has nothing to do: the run was cancelled"
     exit 0
   fi
   if [ "$(count stopping)" -gt 0 ] && [ "$(count finished)" -eq 0 ]; then
-    echo "a stop was asked for before job $job_id began: continue with hpc-amp resume"
+    say "a stop was asked for before job $job_id began: continue with hpc-amp resume"
     record checkpointed "a stop was asked for"
     end 75
   fi

@@ -25,7 +25,7 @@ outlast_ranks() {
     left=$(env -u HPC_AMP_OUTCOME_FILE grep -lzxF "HPC_AMP_OUTCOME_FILE=$HPC_AMP_OUTCOME_FILE" \
       /proc/[0-9]*/environ 2>/dev/null) || true
     [ -n "$left" ] || return 0
-    [ "$waits" = yes ] || echo "the launcher was killed: waiting up to $HPC_AMP_GRACE s for the end of its ranks"
+    [ "$waits" = yes ] || say "the launcher was killed: waiting up to $HPC_AMP_GRACE s for the end of its ranks"
     waits=yes
     # shellcheck disable=SC2086 # the numbers are words
     { [ "$SECONDS" -lt "$until" ] && [ "$(date +%s)" -lt $((deadline - 15)) ]; } || kill -s KILL ${left//[!0-9$'\n']/} 2>/dev/null || true
@@ -91,7 +91,7 @@ record_failure() {
 # before this job has an attempt: another job may be running the run.
 fail() {
   local reason=${2:-the launch script could not start the job, see the log}
-  echo "hpc-amp: $1" >&2
+  say "hpc-amp: $1" >&2
   if [ "$attempt" -gt 0 ]; then
     [ "$(count cancelled)" -eq 0 ] || end 2 # the cancellation is the cause
     come_back "$reason"

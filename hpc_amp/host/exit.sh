@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
-# Replaces `exit`, so that no file of the user's shell can change the exit status of a script.
+# Replaces `exit`, so that no file of the user's shell can change the exit status of a script, and has `say`.
 
 # A user may have set POSIXLY_CORRECT. In this mode bash refuses a function with the name `exit`, and a
 # signal ends `read`.
@@ -18,4 +18,8 @@ exit() {
   exec /bin/sh -c 'exit "$1"' sh "$status"
 }
 at_exit=leave
+
+# say TEXT: print a line for the log. On a full disk the line is lost, and the script goes on.
+say() { echo "$1" || true; }
+
 trap '"$at_exit" $?' EXIT

@@ -20,7 +20,7 @@ set_deadline() {
 }
 
 nothing_to_do() {
-  echo "job $job_id has nothing to do: $1"
+  say "job $job_id has nothing to do: $1"
   exit 0
 }
 
@@ -61,7 +61,7 @@ submit_next() {
   while :; do
     said=$(env -u HPC_AMP_JOB_BEGAN -u HPC_AMP_FIRST_NODES -u HPC_AMP_CHECKED_NODES \
       qsub "$run_dir/launch.sh" 2> >(cut -c -300 | sed 's/^/> /')) || true
-    echo "$said"
+    say "$said"
     next=$(sed -nE "$next_job_id" <<<"$said" | tail -n 1)
     [ -z "$next" ] || return 0
     tries=$((tries + 1))
@@ -121,14 +121,14 @@ go_on() {
   # The exit status is 0, because some schedulers start a waiting job only then.
   next=$(later_links | head -n 1)
   if [ -n "$next" ] && gone "$next"; then
-    echo "job $next, the next one of the chain, is not in the queue any more"
+    say "job $next, the next one of the chain, is not in the queue any more"
     drop_links # the other links wait for it, and would wait forever
     next=
   fi
   [ -n "$next" ] || submit_next
   if [ -n "$next" ]; then
     record queued "" "$next"
-    echo "continuing in job $next"
+    say "continuing in job $next"
     exit 0
   fi
   record "${outcome:-failed}" "$HOSTNAME could not submit the next job"

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
 # Sourced by run.sh after the end of the launcher: determines the outcome of the attempt, and what follows.
 if superseded; then
-  echo "attempt $attempt ended: attempt $((attempt + 1)) has taken the run over"
+  say "attempt $attempt ended: attempt $((attempt + 1)) has taken the run over"
   exit "$status"
 fi
 # At its time limit, a job gets the same signal as when it is deleted. The ranks may end by this signal
@@ -18,7 +18,7 @@ if [ "${job[program]}" = own ] && [ -z "$outcome" ]; then
   esac
 fi
 cause=$(sed -n 's/.*"cause": "\([A-Z]*\)".*/\1/p' "$HPC_AMP_OUTCOME_FILE" 2>/dev/null) || cause=
-echo "attempt $attempt ended: ${outcome:-failed} (status $status)"
+say "attempt $attempt ended: ${outcome:-failed} (status $status)"
 
 # A task writes its summary itself, unless it was killed. A program of the user's does not.
 [ "${job[program]}" = task ] || rm -f summary.json

@@ -50,7 +50,7 @@ export HPC_AMP_MASTER_ADDR=$MASTER_ADDR HPC_AMP_MASTER_PORT=$MASTER_PORT HPC_AMP
 # ---- container and launcher ----------------------------------------------------------------------
 # shellcheck source=container.sh
 source "$run_dir/src/hpc_amp/host/container.sh"
-[ -z "$container_says" ] || echo "$container_says"
+[ -z "$container_says" ] || say "$container_says"
 prepare_launch() { :; }
 # shellcheck source=../launchers/mpirun.sh
 [ ! -e "$run_dir/src/hpc_amp/host/launchers/${job[launcher]}.sh" ] ||
@@ -79,7 +79,7 @@ if [ "${job[preflight]}" = yes ] && [ "$checked" -lt "$allocated" ]; then
       HPC_AMP_OUTSIDE=$(outside_settings) || true
       export HPC_AMP_OUTSIDE
       said=$(on_each_node "${inside[@]}" 2>&1 </dev/null) || true
-      [ -z "$said" ] || printf '%s\n' "$said" >&2
+      [ -z "$said" ] || say "$said" >&2
       # If no program could start, the output of the step has the reason.
       # shellcheck disable=SC2016 # the inner shell expands it
       compgen -G "attempts/$attempt/preflight*.json" >/dev/null ||
@@ -108,7 +108,7 @@ if [ "${job[mpi]}" = yes ]; then
 fi
 
 # ---- launch --------------------------------------------------------------------------------------
-echo "attempt $attempt of job $job_id: $HPC_AMP_WORLD_SIZE rank(s) on ${job[nodes]} node(s), first $master_addr:$MASTER_PORT, stops by $(date -d "@$HPC_AMP_STOP_AT" '+%F %T')"
+say "attempt $attempt of job $job_id: $HPC_AMP_WORLD_SIZE rank(s) on ${job[nodes]} node(s), first $master_addr:$MASTER_PORT, stops by $(date -d "@$HPC_AMP_STOP_AT" '+%F %T')"
 # ranks: start the launcher. Its process id is for `keep_alive`, which ends it if this script is killed.
 ranks() {
   echo "$BASHPID" >"attempts/$attempt/launcher" || true

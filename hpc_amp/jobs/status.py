@@ -131,8 +131,13 @@ class RunView:
             self.resolved = {}
         # Set if the run was copied or moved: the job in the queue then belongs to another folder.
         self.origin = origin(folder, self.resolved)
-        self.scheduler: str = self.resolved.get("scheduler", "unknown")
         events = read_events(folder)
+        self.submissions = [event for event in events if event["state"] == "submitted"]
+        # A damaged `job.json` may not say it.
+        recorded = [
+            one for event in self.submissions if isinstance(one := event.get("scheduler"), str)
+        ]
+        self.scheduler: str = self.resolved.get("scheduler", (recorded or ["unknown"])[-1])
         since = max((i for i, e in enumerate(events) if e["state"] == "submitted"), default=0)
         current = events[since:]
         # The event `queued` has the id, and so have those of the script, which may start before the
@@ -150,7 +155,6 @@ class RunView:
         # Not necessarily the last event: the script may have recorded others after it.
         self.cancelled = next((e for e in reversed(current) if e["state"] == "cancelled"), None)
         self.attempt = max((int(event.get("attempt", 0)) for event in events), default=0)
-        self.submissions = [event for event in events if event["state"] == "submitted"]
         self._events = events
         is_open = self.last["state"] not in FINAL and self.origin is None
         # Its job is in the queue of that cluster, if this machine belongs to another one.

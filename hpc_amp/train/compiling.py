@@ -49,6 +49,10 @@ class Compiler(Observer):
         if not given or given.startswith("torchinductor_"):
             os.environ[_FOLDER] = str(run.path.parent / ".compiled" / _platform(device))
         inductor.fx_graph_cache = True
+        if device.type == "cpu":
+            # Convolutions keep the memory order of the job and of `to_channels_last`. Otherwise,
+            # all would get channels-last order, which corrupts the memory for some of them.
+            inductor.layout_optimization = False
         # Otherwise each rank starts a process for each core of the node.
         inductor.compile_threads = torch.get_num_threads()
         # After 8 shapes, of all networks together, torch would run them as they are. A resume

@@ -22,7 +22,7 @@ def to_channels_last(network: nn.Module) -> nn.Module:
     for module in network.modules():
         if isinstance(module, nn.Conv2d) and _writes_beyond_its_memory(module):
             module.to(memory_format=torch.contiguous_format)
-            module.register_forward_pre_hook(_contiguous)
+            module.register_forward_pre_hook(_with_contiguous, with_kwargs=True)
     return network
 
 
@@ -36,5 +36,12 @@ def _writes_beyond_its_memory(module: nn.Conv2d) -> bool:
     )
 
 
-def _contiguous(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return args[0].contiguous(), *args[1:]
+def _with_contiguous(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    named = {name: _contiguous(value) for name, value in kwargs.items()}
+    return tuple(map(_contiguous, args)), named
+
+
+def _contiguous(value: Any) -> Any:
+    return value.contiguous() if torch.is_tensor(value) else value

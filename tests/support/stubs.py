@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import yaml
@@ -121,7 +121,13 @@ class StubHost:
         return plan.run_dir
 
     def start(
-        self, run_dir: Path, *, nodes: str = "n1", job_id: str = "42", **environ: str
+        self,
+        run_dir: Path,
+        *,
+        nodes: str = "n1",
+        job_id: str = "42",
+        log: IO[str] | int = subprocess.PIPE,
+        **environ: str,
     ) -> subprocess.Popen[str]:
         """The run's script, as Slurm starts a batch script on the first of `nodes`."""
         batch = {"SLURM_JOB_ID": job_id, "SLURM_JOB_NODELIST": nodes, "SLURM_NTASKS": "64"}
@@ -131,7 +137,7 @@ class StubHost:
             cwd="/",
             env={**self.environ(), **batch, **environ},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=log,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",

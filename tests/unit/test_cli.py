@@ -917,6 +917,23 @@ def test_a_run_ends_also_where_its_output_is_closed(here: StubHost) -> None:
     assert until_state(here, "test", "cancelled")
 
 
+def test_a_run_goes_on_where_its_output_is_on_a_full_disk(here: StubHost) -> None:
+    here.write_job(job(run=WAITS))
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "hpc_amp", "run", "job.yaml"],
+            cwd=here.work, env=here.environ(),
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=300,
+        )  # fmt: skip
+
+    (run_dir,) = (here.work / "runs" / "test").glob("2*")
+    problem = "the output cannot be written (No space left on device), and the run goes on"
+    assert result.stderr == f"hpc-amp: {problem}; hpc-amp cancel {run_dir} ends it\n"
+    assert result.returncode == 1
+    (here.work / "go").touch()
+    assert until_state(here, "test", "finished")
+
+
 def test_logs_follow_to_the_end(here: StubHost) -> None:
     submitted(here, job(site="local", run=WAITS))
     process = start_following(here, "logs", "-f", "test")
@@ -959,6 +976,19 @@ def test_a_reader_that_has_seen_enough(host: StubHost) -> None:
         )  # fmt: skip
         assert result.stderr == ""
         assert result.stdout == "141\n"
+
+
+def test_an_output_on_a_full_disk(host: StubHost) -> None:
+    host.write_job(job())
+    for command in (["status"], ["render", "job.yaml"], ["submit", "job.yaml"]):
+        with open("/dev/full", "w") as full:
+            result = subprocess.run(
+                [sys.executable, "-m", "hpc_amp", *command],
+                cwd=host.work, env=host.environ(),
+                stdout=full, stderr=subprocess.PIPE, text=True, timeout=300,
+            )  # fmt: skip
+        line = "hpc-amp: No space left on device: the output cannot be written\n"
+        assert (result.returncode, result.stderr) == (1, line), command
 
 
 def test_help_shows_each_command_in_a_section(host: StubHost) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -133,6 +135,35 @@ def test_each_shape_is_compiled_however_many_came_before(
     made = engine(tmp_path / "few", compile=True)
     with pytest.raises(TrainingError, match=r"more than 2 shapes .* Set train\.compile to false"):
         train(made, range(2, 5))
+
+
+# In a process of its own: without the order of `to_channels_last`, oneDNN corrupts its memory.
+NARROW = """\
+import sys, torch
+from pathlib import Path
+from torch import nn
+from hpc_amp.train.compiling import Compiler
+from hpc_amp.train.memory_format import to_channels_last
+from hpc_amp.train.rundir import RunDirectory
+
+torch.set_num_threads(1)
+narrow = nn.Conv2d(4, 16, 1, stride=2, bias=False)
+compiler = Compiler(RunDirectory(Path(sys.argv[1]), 1), torch.device("cpu"))
+network = compiler.compiled({"model": to_channels_last(nn.Sequential(narrow))})["model"]
+for _ in range(20):
+    images = torch.randn(4, 4, 32, 32).to(memory_format=torch.channels_last)
+    network.zero_grad()
+    network(images).square().sum().backward()
+    plain = nn.functional.conv2d(images.contiguous().double(), narrow.weight.double(), stride=2)
+    (expected,) = torch.autograd.grad(plain.square().sum(), narrow.weight)
+    torch.testing.assert_close(narrow.weight.grad, expected, rtol=1e-3, atol=1e-3)
+"""
+
+
+def test_a_convolution_that_onednn_gets_wrong_stays_contiguous(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", NARROW, str(tmp_path / "run")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
 
 
 def test_what_cannot_be_compiled_is_refused_before_the_job() -> None:

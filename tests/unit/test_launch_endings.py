@@ -457,6 +457,31 @@ def test_nor_does_it_end_an_attempt_that_begins(host: StubHost) -> None:
     assert (events(run_dir), ended.status) == (["started", "finished"], 0)
 
 
+KILLED = {"launch": "processes", "job": {"ranks_per_node": 2}, "run": shell("kill -9 $PPID $$")}
+
+
+@pytest.mark.parametrize(
+    ("config", "end", "status"),
+    [
+        ({"run": shell("exit 75")}, "continued", 0),
+        (KILLED, "failed", 137),
+        ({"run": ["true"], "container": {"python": "/no/python"}}, "failed", 2),
+    ],
+    ids=["continued", "killed", "not started"],
+)
+def test_a_log_that_takes_no_line_changes_nothing_else(
+    config: dict[str, Any], end: str, status: int, host: StubHost
+) -> None:
+    """As a rule, the log is on the disk that is full."""
+    run_dir = host.create(config)
+
+    with open("/dev/full", "w") as full:
+        process = host.start(run_dir, log=full)
+
+    assert process.wait(timeout=120) == status
+    assert events(run_dir) == ["started", end]
+
+
 # ---- the next job of a chain ---------------------------------------------------------------------
 
 

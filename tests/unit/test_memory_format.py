@@ -29,3 +29,11 @@ def test_a_convolution_that_onednn_gets_wrong_sees_contiguous_images() -> None:
     expected = torch.nn.functional.conv2d(images, narrow.weight, narrow.bias, stride=2)
     expected = torch.nn.functional.conv2d(expected, wide.weight, wide.bias, stride=2)
     assert torch.allclose(found, expected)
+
+
+def test_images_may_be_given_by_name() -> None:
+    narrow = to_channels_last(nn.Conv2d(4, 16, 1, stride=2))
+    images = torch.randn(2, 4, 8, 8).to(memory_format=torch.channels_last)
+
+    assert narrow(input=images).is_contiguous()
+    assert torch.equal(narrow(input=images), narrow(images))

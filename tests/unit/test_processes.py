@@ -73,6 +73,21 @@ def test_when_a_rank_fails_the_others_are_ended(end: str, status: int, how: str)
     assert ended(start(program, 3)) == (status, "", f"hpc-amp: rank 1 ended with {how}\n")
 
 
+def test_on_a_full_disk_the_others_are_ended_too() -> None:
+    """The line about the rank that failed is lost, and nothing else."""
+    program = "time.sleep(3000) if rank != 1 else sys.exit(3)"
+    with open("/dev/full", "w") as full:
+        process = subprocess.Popen(
+            [sys.executable, "-c", RUN, "3", RANK + "print(os.getpid(), flush=True); " + program],
+            stdout=subprocess.PIPE, stderr=full, text=True,
+        )  # fmt: skip
+
+    output, _ = process.communicate(timeout=120)
+
+    assert process.returncode == 3
+    assert not any(is_running(int(pid)) for pid in output.split())
+
+
 def test_where_a_rank_cannot_be_started_none_is_left() -> None:
     """The second one cannot, and the first one would sleep for longer than the test may take."""
     refuse = (

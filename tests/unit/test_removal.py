@@ -116,6 +116,19 @@ def test_prune_keeps_the_newest_of_each_name_and_what_is_young(host: StubHost) -
     assert "is not a duration" in refused(host.hpc_amp("prune", "--older", "5"))
 
 
+@pytest.mark.parametrize("command", [["rm", "b"], ["prune", "--keep=0"]])
+def test_a_run_with_a_damaged_description_is_removed_too(
+    host: StubHost, command: list[str]
+) -> None:
+    """As a full disk leaves it. Its events say who its scheduler is."""
+    submitted(host, "a", 1)
+    damaged = submitted(host, "b", 2)
+    (damaged / "job.json").write_text('{"run_dir": ')
+    result = host.hpc_amp(*command, "--yes")
+    assert result.returncode == 0, result.stderr
+    assert not damaged.exists()
+
+
 def test_a_run_that_is_found_twice_is_counted_once(host: StubHost) -> None:
     first, second = submitted(host, "a", 1), submitted(host, "a", 2)
     (host.work / "runs" / "b").symlink_to("a")

@@ -36,7 +36,7 @@ enter_container() {
     container+=(--write-fake "$image" --)
   elif [ -d "$image" ] && "${container[@]}" --write "$image" -- true 2>/dev/null &&
     "${container[@]}" "$image" -- true 2>/dev/null; then
-    echo "$runtime has created folders for binds in $image"
+    say "$runtime has created folders for binds in $image"
     container+=("$image" --)
   else
     fail "$runtime does not start $image on $HOSTNAME: $said"

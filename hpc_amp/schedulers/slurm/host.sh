@@ -88,7 +88,7 @@ go_on() {
       accepted=yes
       pause=30
     else
-      echo "$said" >&2
+      say "$said" >&2
       pause=5
     fi
     case $said in
