@@ -21,9 +21,9 @@ from hpc_amp.amp.scaler import LossScaler
 from hpc_amp.config.schema import Optimizer, Train
 from hpc_amp.distributed.gradients import average_gradients
 from hpc_amp.tasks.base import Losses, Networks, Phase, Task
+from hpc_amp.train import optimizers
 from hpc_amp.train.errors import SettingError, TrainingError
 from hpc_amp.train.losses import RecentLosses
-from hpc_amp.train.optimizers import build_optimizer
 
 Group = tuple[str, ...]
 """The names of losses that go backward together."""
@@ -77,7 +77,7 @@ class PhaseUpdate:
         self._distributed = [n for n in updated.values() if isinstance(n, DistributedDataParallel)]
         _refuse_shared(self._distributed, phase)
         _check_eps(phase.optimizer, policy)
-        self.optimizer = build_optimizer(phase.optimizer, list(updated.values()))
+        self.optimizer = optimizers.build_optimizer(phase.optimizer, list(updated.values()))
         self._gradients = precision.gradients(self.optimizer)
         self._parameters = list(parameters_of(self.optimizer))
         forward_passes = [(entry,) if isinstance(entry, str) else entry for entry in phase.losses]
@@ -143,7 +143,7 @@ class PhaseUpdate:
         elif measure:
             self.gradient_norm = norm(self._unscaled())
         before_step()
-        self.optimizer.step()
+        optimizers.step(self.optimizer)
         self._gradients.masters_stepped()
         return True
 
