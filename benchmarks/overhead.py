@@ -10,9 +10,9 @@ busy machine, `quiet` is disturbed least: the CPU time of the training thread in
 of the steps. Steps with a report are not among these.
 
 The engine does what it does in a job: every 50 steps it reports to metrics.jsonl, TensorBoard, the
-progress file and the log; it checks signals and the stop file; and it observes the checkpoint
-interval. The hand-written loop prints a line every 50 steps. Lightning and accelerate, if
-installed, run without logger, checkpoints and progress bar.
+progress file and the log; it looks for signals, the stop file and a later attempt; its sentry
+watches over it; and it observes the checkpoint interval. The hand-written loop prints a line every
+50 steps. Lightning and accelerate, if installed, run without logger, checkpoints and progress bar.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from hpc_amp.train.engine import Engine
 from hpc_amp.train.randomness import seed_everything
 from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.schedule import rate_factor
+from hpc_amp.train.sentry import Sentry
 from hpc_amp.train.stopping import StopWatch
 
 WARMUP = 50
@@ -177,10 +178,15 @@ def by_engine(batches: Clocked, folder: Path, optimizer: Optimizer = OPTIMIZER) 
     train = Train(epochs=1, batch_size=BATCH, log_every=LOG_EVERY, optimizer=optimizer)
     run = RunDirectory(folder, 1)
     run.attempt_path.mkdir(parents=True)
-    watch = StopWatch(stop_at=time.time() + 86400, stop_file=run.stop_file)
-    engine = Engine(Mlp(train, World(), batches.device), train, World(), batches.device, run, watch)
+    watch = StopWatch(stop_at=time.time() + 86400, stop_file=run.stop_file, successor=run.successor)
+    sentry = Sentry(run, watch, rank=0, grace=30.0)
+    sentry.listen()
+    sentry.limit(600.0)
+    task = Mlp(train, World(), batches.device)
+    engine = Engine(task, train, World(), batches.device, run, watch, sentry)
     engine.fit()
     engine.tracker.close()
+    sentry.close()
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return [line["train/loss"] for line in map(json.loads, lines) if "train/loss" in line]
 

@@ -6,9 +6,7 @@ one loss scaler. `Phase.losses` says which losses form a group.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
@@ -23,9 +21,9 @@ from hpc_amp.amp.scaler import LossScaler
 from hpc_amp.config.schema import Optimizer, Train
 from hpc_amp.distributed.gradients import average_gradients
 from hpc_amp.tasks.base import Losses, Networks, Phase, Task
+from hpc_amp.train import optimizers
 from hpc_amp.train.errors import SettingError, TrainingError
 from hpc_amp.train.losses import RecentLosses
-from hpc_amp.train.optimizers import build_optimizer
 
 Group = tuple[str, ...]
 """The names of losses that go backward together."""
@@ -33,16 +31,11 @@ Average = Callable[[Sequence[nn.Parameter], Tensor], list[bool]]
 """`hpc_amp.distributed.gradients.average_gradients`, or a function that also measures it."""
 
 
-class _Backward(NamedTuple):
-    """One backward pass of one micro-batch.
+class _LossGroup(NamedTuple):
+    """Losses that go backward together: their names, and their scaler if losses are scaled."""
 
-    `loss` is the weighted sum of a group of losses. `is_last`: no other group of the same forward
-    pass follows, so autograd may free the graph.
-    """
-
-    loss: Tensor
+    names: Group
     scaler: LossScaler | None
-    is_last: bool
 
 
 class PhaseUpdate:
@@ -75,28 +68,29 @@ class PhaseUpdate:
         self.phase = phase
         self._task = task
         self._policy = policy = precision.policy
+        self._autocast = policy.autocast()
         self._clip_norm = train.clip_norm
         self._average = average
         updated = {name: wrap(networks[name]) for name in phase.networks}
         self._networks = {**networks, **updated}
-        self._frozen = _trainable_elsewhere(networks.values(), updated.values())
+        self._others_frozen = _Frozen(_trainable_elsewhere(networks.values(), updated.values()))
         self._distributed = [n for n in updated.values() if isinstance(n, DistributedDataParallel)]
         _refuse_shared(self._distributed, phase)
         _check_eps(phase.optimizer, policy)
-        self.optimizer = build_optimizer(phase.optimizer, list(updated.values()))
+        self.optimizer = optimizers.build_optimizer(phase.optimizer, list(updated.values()))
         self._gradients = precision.gradients(self.optimizer)
         self._parameters = list(parameters_of(self.optimizer))
         forward_passes = [(entry,) if isinstance(entry, str) else entry for entry in phase.losses]
         separate = phase.separate_scalers and policy.scales_loss
-        self._groups: dict[Group, list[Group]] = {}
+        self.scalers: dict[str, LossScaler] = {}
+        self._groups: dict[Group, list[_LossGroup]] = {}
         """For each forward pass, given by the names of its losses, its groups."""
         for names in forward_passes:
-            self._groups[names] = [(name,) for name in names] if separate else [names]
-        self.scalers: dict[str, LossScaler] = {}
-        if policy.scales_loss:
-            for groups in self._groups.values():
-                for group in map(_title, groups):
-                    self.scalers[group] = LossScaler(train.precision, name=f"{phase.name}/{group}")
+            groups = [(name,) for name in names] if separate else [names]
+            if policy.scales_loss:
+                for title in map(_title, groups):
+                    self.scalers[title] = LossScaler(train.precision, name=f"{phase.name}/{title}")
+            self._groups[names] = [_LossGroup(g, self.scalers.get(_title(g))) for g in groups]
         self._exchanged_by_ddp: dict[nn.Module, bool] = {}
         """The distributed networks that this update has run so far, and whether DDP exchanges their
         gradients: it does so in the backward pass of a forward pass outside of `no_sync`."""
@@ -135,7 +129,7 @@ class PhaseUpdate:
         self._drop_gradients()
         for losses in self.losses.values():
             losses.begin()
-        with self._others_frozen():
+        with self._others_frozen:
             if self._keeps_losses_apart:
                 finite = self._backward_with_scalers(micro_batches)
             else:
@@ -149,7 +143,7 @@ class PhaseUpdate:
         elif measure:
             self.gradient_norm = norm(self._unscaled())
         before_step()
-        self.optimizer.step()
+        optimizers.step(self.optimizer)
         self._gradients.masters_stepped()
         return True
 
@@ -164,17 +158,6 @@ class PhaseUpdate:
             parameter.grad = None
         self._gradients.zero(set_to_none=True)
 
-    @contextlib.contextmanager
-    def _others_frozen(self) -> Iterator[None]:
-        """Compute no gradients for the networks that this phase does not update."""
-        for parameter in self._frozen:
-            parameter.requires_grad = False
-        try:
-            yield
-        finally:
-            for parameter in self._frozen:
-                parameter.requires_grad = True
-
     def rehearse(self, micro_batches: Sequence[Any]) -> None:
         """Run forward and backward once without changing losses, gradients or weights. DDP then has
         its final order of buckets (see `Engine._rehearse`)."""
@@ -183,9 +166,9 @@ class PhaseUpdate:
             return  # DDP exchanges nothing
         for losses in self.losses.values():
             losses.begin()
-        with self._others_frozen():
-            for backward in self._backwards(micro_batches[0], 1, exchange=True):
-                backward.loss.backward()
+        with self._others_frozen:
+            for loss, _, _ in self._backwards(micro_batches[0], 1, exchange=True):
+                loss.backward()
         for losses in self.losses.values():
             losses.forget_step()
         self._drop_gradients()
@@ -201,23 +184,16 @@ class PhaseUpdate:
         if self.scalers:
             self._gradients.set_aside()
         self._exchanged_by_ddp.clear()
-        *first, last = micro_batches
-        for batch in first:
-            self._backward_batch(batch, len(micro_batches), exchange=False)
-        self._backward_batch(last, len(micro_batches), exchange=True)
+        parts = len(micro_batches)
+        for part, batch in enumerate(micro_batches, 1):
+            for loss, scaler, _ in self._backwards(batch, parts, exchange=part == parts):
+                (loss if scaler is None else scaler.scale(loss)).backward()
         self._exchange_rest()
         for scaler in self.scalers.values():
             overflow = bool(self._gradients.unscale(scaler))
             scaler.update(overflow)
             return not overflow
         return True
-
-    def _backward_batch(self, batch: Any, parts: int, *, exchange: bool) -> None:
-        for backward in self._backwards(batch, parts, exchange=exchange):
-            loss = backward.loss
-            if backward.scaler is not None:
-                loss = backward.scaler.scale(loss)
-            loss.backward()
 
     def _exchange_rest(self) -> None:
         """Average the gradients of networks that the last forward pass of a step does not use."""
@@ -236,11 +212,10 @@ class PhaseUpdate:
         sum, and which losses overflowed. Returns whether all are finite."""
         overflows: dict[LossScaler, Tensor] = {}
         for batch in micro_batches:
-            for backward in self._backwards(batch, len(micro_batches), exchange=False):
-                scaler = backward.scaler
+            for loss, scaler, is_last in self._backwards(batch, len(micro_batches), exchange=False):
                 assert scaler is not None
                 self._gradients.set_aside()
-                scaler.scale(backward.loss).backward(retain_graph=not backward.is_last)
+                scaler.scale(loss).backward(retain_graph=not is_last)
                 overflow = self._gradients.unscale(scaler).to(self._task.device)
                 overflows[scaler] = overflow | overflows.get(scaler, overflow)
         flags = torch.stack(list(overflows.values()))
@@ -252,49 +227,45 @@ class PhaseUpdate:
             scaler.update(overflowed)
         return not any(found)
 
-    def _exchanging(self, exchange: bool) -> AbstractContextManager[object]:
-        """Whether DDP exchanges the gradients of forward passes in this block."""
-        if exchange or not self._distributed:
-            return contextlib.nullcontext()
-        stack = contextlib.ExitStack()
-        for network in self._distributed:
-            stack.enter_context(network.no_sync())
-        return stack
-
-    def _backwards(self, batch: Any, parts: int, *, exchange: bool) -> Iterator[_Backward]:
-        """Run the task on one micro-batch, and yield a backward pass for each group of losses. The
-        losses are divided by `parts`, the number of micro-batches. `exchange`: DDP exchanges the
-        gradients of the last forward pass, to which those of the others have been added. Raises
-        TrainingError if the task does not yield the losses that its phase declares."""
+    def _backwards(
+        self, batch: Any, parts: int, *, exchange: bool
+    ) -> Iterator[tuple[Tensor, LossScaler | None, bool]]:
+        """Run the task on one micro-batch, and yield what goes backward: for each group of losses
+        their weighted sum, their scaler, and whether it is the last group of its forward pass, so
+        that autograd may free the graph. The losses are divided by `parts`, the number of
+        micro-batches. `exchange`: DDP exchanges the gradients of the last forward pass, to which
+        those of the others have been added. Raises TrainingError if the task does not yield the
+        losses that its phase declares."""
         missing = list(self._groups)
-        losses = self._task.losses(self.phase.name, batch, self._networks)
+        forward_passes = self._task.losses(self.phase.name, batch, self._networks)
         while True:
-            with self._policy.autocast():
-                with self._exchanging(exchange and len(missing) == 1):
-                    entry = next(losses, None)
-                if entry is None:
+            for network in self._distributed:  # as in its `no_sync`
+                network.require_backward_grad_sync = exchange and len(missing) == 1
+            with self._autocast:
+                losses = next(forward_passes, None)
+                if losses is None:
                     break
-                if not isinstance(entry, Mapping):
-                    raise self._other_losses(f"a {type(entry).__name__}, which is not a dictionary")
-                names = self._in_order(entry)
+                names = self._names(losses)
                 if names not in missing:
-                    raise self._other_losses(f"`{_title(tuple(entry))}`")
+                    raise self._other_losses(f"`{_title(tuple(losses))}`")
                 missing.remove(names)
-                parted = {name: entry[name] / parts if parts > 1 else entry[name] for name in names}
-                for name, loss in parted.items():
-                    self.losses[name].add(loss)
+                if parts > 1:
+                    losses = {name: loss / parts for name, loss in losses.items()}
+                for name in names:
+                    self.losses[name].add(losses[name])
                 groups = self._groups[names]
-                sums = [self._weighted_sum(parted, group) for group in groups]
+                sums = [self._weighted_sum(losses, group.names) for group in groups]
             for group, loss in zip(groups, sums, strict=True):
-                scaler = self.scalers.get(_title(group)) if self.scalers else None
-                yield _Backward(loss, scaler, is_last=group is groups[-1])
+                yield loss, group.scaler, group is groups[-1]
         if missing:
             raise self._other_losses("fewer")
 
-    def _in_order(self, entry: Losses) -> Group:
+    def _names(self, losses: Losses) -> Group:
         """The names of the losses of a forward pass in the order of the phase: the rounding of
         their sum depends on it. A forward pass that the phase does not declare stays as it is."""
-        given = tuple(entry)
+        if not isinstance(losses, Mapping):
+            raise self._other_losses(f"a {type(losses).__name__}, which is not a dictionary")
+        given = tuple(losses)
         if given not in self._groups:
             for names in self._groups:
                 if set(names) == set(given):
@@ -315,6 +286,21 @@ class PhaseUpdate:
             f"task {self._task.name}: phase `{self.phase.name}` declares the losses {wanted}, each "
             f"once a micro-batch, but `losses` yields {what}"
         )
+
+
+class _Frozen:
+    """A block in which these parameters get no gradients."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self._parameters = parameters
+
+    def __enter__(self) -> None:
+        for parameter in self._parameters:
+            parameter.requires_grad = False
+
+    def __exit__(self, *error: object) -> None:
+        for parameter in self._parameters:
+            parameter.requires_grad = True
 
 
 def _title(losses: Group) -> str:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
+from unittest import mock
 
 import pytest
 import torch
 from support.training import engine
 from torch import nn
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from hpc_amp.config.schema import Optimizer
-from hpc_amp.train.optimizers import build_optimizer
+from hpc_amp.train.optimizers import build_optimizer, step
 from hpc_amp.train.settings import SettingError
 
 
@@ -89,14 +95,54 @@ def test_fused_sgd_takes_weights_whose_first_gradient_is_late(momentum: float) -
         nn.init.ones_(late.weight)
         config = Optimizer(momentum=momentum, nesterov=True, fused=fused)
         made = build_optimizer(config, [one, late])
-        for step in range(4):
+        for number in range(4):
             made.zero_grad()
-            for layer in (one, late) if step else (one,):
-                layer(torch.arange(3.0) + step).square().sum().backward()
-            made.step()
+            for layer in (one, late) if number else (one,):
+                layer(torch.arange(3.0) + number).square().sum().backward()
+            step(made)
         assert made.param_groups[0]["fused"] is (fused or None)
         ends.append(torch.cat([one.weight, late.weight]))
     torch.testing.assert_close(*ends)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_a_step_is_what_torch_computes(name: Literal["sgd", "adam", "adamw"], fused: bool) -> None:
+    ends = []
+    for bare in (False, True):
+        layer = nn.Linear(3, 2)
+        nn.init.ones_(layer.weight)
+        nn.init.ones_(layer.bias)
+        made = build_optimizer(Optimizer(name=name, weight_decay=0.1, fused=fused), [layer])
+        for number in range(3):
+            made.zero_grad()
+            layer(torch.arange(3.0) + number).square().sum().backward()
+            step(made) if bare else made.step()
+        ends.append(nn.utils.parameters_to_vector(layer.parameters()))
+    assert torch.equal(*ends)
+
+
+def test_a_step_calls_hooks_and_what_replaces_it() -> None:
+    layer = nn.Linear(3, 2)
+    made = build_optimizer(Optimizer(), [layer])
+    layer.weight.grad = torch.ones_like(layer.weight)
+    calls: list[str] = []
+    for place, register in {
+        "before": made.register_step_pre_hook,
+        "after": made.register_step_post_hook,
+        "before any": register_optimizer_step_pre_hook,
+        "after any": register_optimizer_step_post_hook,
+    }.items():
+        handle = register(lambda *_, place=place: calls.append(place))
+        step(made)
+        handle.remove()
+    assert calls == ["before", "after", "before any", "after any"]
+    with mock.patch.object(made, "step") as replaced:
+        step(made)
+    replaced.assert_called_once_with()
+    with torch.profiler.profile() as profiled:
+        step(made)
+    assert "Optimizer.step#SGD.step" in {event.key for event in profiled.key_averages()}
 
 
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
