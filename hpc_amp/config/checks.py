@@ -355,7 +355,7 @@ class DataFound:
     """What a section of a task finds on this machine."""
 
     key: str
-    """The section, such as `train.pairs`."""
+    """The section, such as `train.images`."""
     text: str
     usable: bool
 
