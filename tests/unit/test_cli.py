@@ -179,6 +179,53 @@ def test_a_working_directory_that_is_gone(host: StubHost) -> None:
     assert fails(result) == ("the working directory no longer exists; change to another one")
 
 
+# `hpc-amp` where no file can have a byte.
+NO_ROOM = """\
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+from hpc_amp.cli import main
+main()
+"""
+# `hpc-amp` with Ctrl-C while it is loaded.
+INTERRUPTED = """\
+import sys
+class Interrupt:
+    def find_spec(self, name, *others):
+        if name == "click":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+from hpc_amp.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("words", [["status"], ["config", "job.yaml"], ["docs", "index"]])
+def test_a_disk_without_room_for_the_output(host: StubHost, words: list[str]) -> None:
+    host.write_job(job())
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "hpc_amp", *words],
+            cwd=host.work, env=host.environ(), text=True, stdout=full, stderr=subprocess.PIPE,
+            timeout=300,
+        )  # fmt: skip
+    assert result.returncode == 1
+    assert result.stderr == "hpc-amp: the output cannot be written: No space left on device\n"
+
+
+def test_a_job_file_that_cannot_be_written_whole_is_not_left(host: StubHost) -> None:
+    result = host.python("-c", NO_ROOM, "init")
+    assert (result.returncode, result.stderr) == (
+        2,
+        "hpc-amp: job.yaml cannot be written: File too large\n",
+    )
+    assert list(host.work.iterdir()) == []
+
+
+def test_ctrl_c_while_it_is_loaded(host: StubHost) -> None:
+    result = host.python("-c", INTERRUPTED, "status")
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+
+
 # ---- render and submit ---------------------------------------------------------------------------
 
 

@@ -25,6 +25,14 @@ removal.size_of = resumed
 from hpc_amp.cli import main
 main()
 """
+# `hpc-amp` of a user to whom no run here belongs.
+SOMEBODY_ELSE = """\
+import os
+mine = os.geteuid()
+os.geteuid = lambda: mine + 1
+from hpc_amp.cli import main
+main()
+"""
 JOB = "name: {}\nsite: slurm\nrun: ['true']\njob: {{gpus_per_node: 0}}\n"
 
 
@@ -114,6 +122,16 @@ def test_prune_keeps_the_newest_of_each_name_and_what_is_young(host: StubHost) -
     assert host.hpc_amp("prune", "--keep", "0", "--yes").stdout == "removed 3 runs\n"
     assert [path.name for path in (host.work / "runs").glob("[!.]*")] == ["c"]
     assert "is not a duration" in refused(host.hpc_amp("prune", "--older", "5"))
+
+
+def test_prune_leaves_the_runs_of_other_users(host: StubHost) -> None:
+    run_dir = submitted(host, "a", 1)
+
+    result = host.python("-c", SOMEBODY_ELSE, "prune", "--keep", "0", "--yes")
+
+    assert (result.returncode, result.stdout) == (0, "there is nothing to remove\n"), result.stderr
+    assert run_dir.exists()
+    assert host.hpc_amp("prune", "--keep", "0", "--yes").stdout == "removed 1 run\n"
 
 
 def test_a_run_that_is_found_twice_is_counted_once(host: StubHost) -> None:
