@@ -25,6 +25,13 @@ def main() -> None:
     An error that the user can correct is printed as one line on standard error. The exit status is
     then the error's `exit_code`, 2 for wrong arguments, or 130 after Ctrl-C.
     """
+    try:
+        _main()
+    except KeyboardInterrupt:  # before the command itself has begun, or after its end
+        sys.exit(130)
+
+
+def _main() -> NoReturn:
     # Most commands are short, and leave little to collect. Python looks for it dozens of times
     # during the imports and, unless all objects are set aside, several times at the end: a tenth of
     # the CPU time.
@@ -53,12 +60,12 @@ def main() -> None:
         command = context.command_path if context else "hpc-amp"
         _fail(f"{error.format_message()} See {command} --help", 2)
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            # Wherever the name was used first: it can only be one that the user gave.
+            _fail(f"{str(error.filename)[:40]}...: {error.strerror}", 2)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            _fail(f"{error.strerror}: {error.filename or 'the output'} cannot be written", 1)
-        if error.errno != errno.ENAMETOOLONG:
-            raise
-        # Wherever the name was used first: it can only be one that the user gave.
-        _fail(f"{str(error.filename)[:40]}...: {error.strerror}", 2)
+            _fail(f"{error.filename or 'the output'} cannot be written: {error.strerror}", 1)
+        raise
     except click.Abort:
         sys.exit(130)
 

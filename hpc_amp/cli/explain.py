@@ -46,10 +46,15 @@ def _answer(target: str, runs_dir: Path) -> Answer:
     path = follow_latest(Path(target))
     if path.is_file():
         return explain_log(path)
+    from hpc_amp.errors import UsageError
     from hpc_amp.jobs import rundir
     from hpc_amp.jobs.status import run_statuses
 
-    (status,) = run_statuses([rundir.find_run(target, runs_dir)])
+    try:
+        run_dir = rundir.find_run(target, runs_dir)
+    except UsageError as error:
+        raise UsageError(f"{error.message}, nor a log file", hint=error.hint) from None
+    (status,) = run_statuses([run_dir])
     return explain_run(status)
 
 

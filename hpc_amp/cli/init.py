@@ -54,9 +54,14 @@ def write_new(path: Path, text: str) -> None:
 
     content = text.encode()
     try:
-        with path.open("xb") as out:
-            out.write(content)
+        out = path.open("xb")
     except FileExistsError:
         raise UsageError(f"{path} already exists", hint="choose another file name") from None
     except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+    try:
+        with out:
+            out.write(content)
+    except OSError as error:  # a full disk: nothing is left that looks like a job file
+        path.unlink()
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None

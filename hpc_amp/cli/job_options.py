@@ -27,7 +27,17 @@ class JobCommand(click.Command):
         if "--" in args:
             at = args.index("--")
             args, ctx.meta[_ARGUMENTS] = args[:at], args[at + 1 :]
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            from difflib import get_close_matches  # only for the error
+
+            known = [name for option in self.get_params(ctx) for name in option.opts]
+            near = get_close_matches(error.option_name, known, n=1, cutoff=0.75)
+            hint = "Arguments of a program follow after --."
+            if near:
+                hint = f"Did you mean '{near[0]}'?"
+            raise click.UsageError(f"No such option '{error.option_name}'. {hint}", ctx) from None
 
 
 def _sets(key: str) -> Callable[[click.Context, click.Parameter, str | None], None]:

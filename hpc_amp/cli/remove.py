@@ -58,8 +58,8 @@ def prune(
 ) -> None:
     """Remove old runs that have ended. With NAME, only runs of these jobs.
 
-    Runs that wait or run, those of sweeps, studies and benchmarks, and those whose checkpoints
-    another run starts from, stay as they are. Copies of the package that no run uses are removed
+    Runs that wait or run, those of sweeps, studies and benchmarks, those whose checkpoints another
+    run starts from, and those of other users stay as they are. Copies of the package that no run uses are removed
     too.
     """
     from hpc_amp.config.units import parse_duration

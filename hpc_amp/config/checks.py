@@ -359,7 +359,7 @@ class DataFound(NamedTuple):
     """What a section of a task finds on this machine."""
 
     key: str
-    """The section, such as `train.pairs`."""
+    """The section, such as `train.images`."""
     text: str
     usable: bool
 

@@ -61,7 +61,7 @@ def read_file(path: Path, kind: str) -> tuple[str, MappingNode]:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(
-            f"there is no such {kind}", where=str(path), hint=_neighbours(path)
+            f"there is no such {kind}", where=str(path), hint=_neighbours(path, kind)
         ) from None
     except IsADirectoryError:
         raise ConfigError(
@@ -202,15 +202,16 @@ class _Converter:
         return entries
 
 
-def _neighbours(path: Path) -> str:
-    """The hint for a missing file: the name of a similar file in its folder, if there is one."""
+def _neighbours(path: Path, kind: str) -> str:
+    """The hint for a missing file: the name of a similar file in its folder, if there is one. A
+    program can stand in the place of a job file."""
     from difflib import get_close_matches
 
+    endings = (".yaml", ".yml", *((".py", ".sh") if kind == "job file" else ()))
     try:
-        names = [item.name for item in path.parent.iterdir() if item.suffix in (".yaml", ".yml")]
+        names = [item.name for item in path.parent.iterdir() if item.suffix in endings]
     except OSError:
         return f"there is no folder {path.parent} either; check the path"
-    near = get_close_matches(path.name, names, n=1) or get_close_matches(
-        f"{path.name}.yaml", names, n=1
-    )
+    wanted = [path.name] if path.suffix else [f"{path.name}{ending}" for ending in endings]
+    near = [one for name in wanted for one in get_close_matches(name, names, n=1)]
     return f"did you mean {path.parent / near[0]}?" if near else "check the path"

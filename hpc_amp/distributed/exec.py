@@ -14,6 +14,8 @@ something else in the command's place:
     --shell              a shell, as the only rank (`hpc-amp shell`)
     --ranks N            all N ranks of a single node (`hpc_amp.distributed.processes`)
     -- COMMAND ...       another command, as the only rank
+
+With `-m MODULE ...`, this process runs a module of the run's copy of hpc_amp.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import runpy
 import shutil
 import signal
 import sys
@@ -37,7 +40,7 @@ USAGE = (
     "usage: python -m hpc_amp.distributed.exec "
     "(--job JOB_JSON [--mpi-probe | --preflight FOLDER | --shell | --ranks N | "
     "-- COMMAND ...] "
-    "| -- COMMAND [ARGUMENT ...])"
+    "| -m MODULE [ARGUMENT ...] | -- COMMAND [ARGUMENT ...])"
 )
 
 
@@ -57,8 +60,12 @@ class RankProgram:
     """Whether each line of the output gets the rank, if there are several ranks."""
 
 
-def main(arguments: list[str]) -> NoReturn:
+def main(arguments: list[str]) -> None:
     """Resolve this rank and become the command. If that fails, prints one line and exits with 2."""
+    if len(arguments) >= 2 and arguments[0] == "-m":
+        sys.argv[1:] = arguments[2:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        return
     # A container runtime may have been started with blocked signals, which are inherited.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
@@ -191,18 +198,27 @@ def _read(path: Path) -> dict[str, Any]:
 def _program(path: Path, resolved: Mapping[str, Any]) -> RankProgram:
     """The job's own program, by default the training of a task."""
     job = resolved["job"]
-    command = job["run"] or [sys.executable, "-m", "hpc_amp.train", str(path)]
+    command = _of_copy(job["run"] or ["python", "-m", "hpc_amp.train", str(path)], path.parent)
     may_stop = job["run"] is not None and bool(os.environ.get("HPC_AMP_OUTCOME_FILE"))
     changes = environment_changes(os.environ, resolved, path.parent)
     label = bool(job.get("launch", {}).get("label"))
     return RankProgram(command, changes, resolved["workdir"], may_stop, label)
 
 
+def _of_copy(command: list[str], run_dir: Path) -> list[str]:
+    """The command, where `python -m hpc_amp...` runs the run's own copy. Python itself would prefer
+    a package in the working directory, which may be a clone of hpc-amp."""
+    python, option, module = (*command[:3], "", "", "")[:3]
+    if python in ("python", "python3") and option == "-m" and module.startswith("hpc_amp."):
+        return [python, str(run_dir / "src"), *command[1:]]
+    return command
+
+
 def _session(path: Path, resolved: Mapping[str, Any], command: list[str]) -> RankProgram:
     """Any command, with the environment and folder of the job. `HPC_AMP_JOB` is the path of
     `job.json`."""
     changes = {**environment_changes(os.environ, resolved, path.parent), "HPC_AMP_JOB": str(path)}
-    return RankProgram(command, changes, resolved["workdir"])
+    return RankProgram(_of_copy(command, path.parent), changes, resolved["workdir"])
 
 
 def _shell(path: Path, resolved: Mapping[str, Any]) -> RankProgram:

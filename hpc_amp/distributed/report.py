@@ -47,9 +47,9 @@ def report(
     step = None if step is None else operator.index(step)
     if "time" in values:
         raise ValueError("report: time is the time of the report; choose another name")
-    numbers = {name: float(value) for name, value in values.items()}
+    numbers = {name: _number(value) for name, value in values.items()}
     speed = {"global_batch": global_batch, "samples_per_second": samples_per_second}
-    numbers |= {name: float(value) for name, value in speed.items() if value is not None}
+    numbers |= {name: _number(value) for name, value in speed.items() if value is not None}
     run_dir, rank = os.environ.get("HPC_AMP_RUN_DIR"), os.environ.get("RANK", "0")
     if not run_dir or rank != "0":
         return
@@ -69,6 +69,12 @@ def report(
         _write(Path(run_dir), number, {**line, **numbers}, total_steps)
     except OSError as error:  # a full disk must not end the program
         _warn(error)
+
+
+def _number(value: SupportsFloat) -> float:
+    """A number, or a tensor with one element. torch warns if that still has its graph."""
+    detach = getattr(value, "detach", None)
+    return float(value if detach is None else detach())
 
 
 def _write(run_dir: Path, number: str, line: dict[str, object], total_steps: int | None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from hpc_amp.config.load import JobText
 from hpc_amp.config.write import to_text
 from hpc_amp.errors import UsageError
-from hpc_amp.jobs.places import LATEST, follow_latest
+from hpc_amp.jobs.places import LATEST, follow_latest, newest_in
 
 _IMAGES = (".sif", ".simg", ".sqsh", ".squashfs")
 _JOB_FILES = (".yaml", ".yml", ".json")
@@ -51,6 +51,7 @@ def job_or_program(given: Path, arguments: Sequence[str]) -> Path | JobText:
             hint=f"name a program too: hpc-amp submit train.py --image {given}",
         )
     if given.suffix in _JOB_FILES or not given.is_file():
+        _refuse_name_of_run(given)
         if arguments and not given.is_file():
             raise UsageError(f"there is no file {given}")
         if arguments:
@@ -68,6 +69,17 @@ def job_or_program(given: Path, arguments: Sequence[str]) -> Path | JobText:
     if command is None:
         return given  # a job file with a name of its own
     return JobText(given, to_text({"name": name_of(given), "run": [*command, *arguments]}))
+
+
+def _refuse_name_of_run(given: Path) -> None:
+    """Raise UsageError if `given` is no file, but a name that has runs: other commands take it."""
+    runs = Path(os.environ.get("HPC_AMP_RUNS") or "runs")
+    if given.is_file() or given.name != str(given) or newest_in(runs / given) is None:
+        return
+    raise UsageError(
+        f"{given} is the name of a run, and no job file",
+        hint=f"hpc-amp submit {runs / given / LATEST} runs its job again",
+    )
 
 
 def varied(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

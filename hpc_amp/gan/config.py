@@ -21,6 +21,8 @@ from hpc_amp.config.values import (
     averaging,
 )
 from hpc_amp.errors import KeyProblem
+from hpc_amp.gan.data.config import GanData
+from hpc_amp.gan.data.folders import FolderError
 
 SpectralName = Literal["none", "fp32", "fp16"]
 INCEPTION = "inception"
@@ -214,6 +216,27 @@ class GanTrain(Train):
         for each in self.halvings():
             each.check(self.images.size)  # type: ignore[attr-defined]
 
+    def examine(self) -> None:
+        """Check that the files of `images` are enough for this training. `hpc-amp validate` and
+        `doctor` call it. Raises FolderError."""
+        images = getattr(self, "images", None)
+        if not isinstance(images, GanData) or images.name == "synthetic":
+            return
+        try:
+            samples = images.samples()
+        except FolderError:  # `images.examine` raises it, too
+            return
+        problem = None if samples is None else batch_problem(self, samples)
+        if problem is not None:
+            raise FolderError(problem)
+
     def generation_options(self) -> Mapping[str, bool] | None:
         """A model may use all options."""
         return {"style": False, "instances": False, "direction": False, "fps": False}
+
+
+def batch_problem(train: Train, samples: int) -> str | None:
+    """What is wrong where a training has fewer samples than a batch."""
+    if samples >= train.batch_size:
+        return None
+    return f"batch_size: {train.batch_size} is more than the {samples} training samples"

@@ -73,10 +73,12 @@ def old_runs(
     runs_dir: Path, *, keep: int, older_than: int, names: Sequence[str] = ()
 ) -> list[Removable]:
     """The runs in `runs_dir` that have ended, except the newest `keep` of each name and those that
-    changed within the last `older_than` seconds. Copies of runs are left out. `names`: only jobs of
-    these names. Raises UsageError if there is no run of a name."""
+    changed within the last `older_than` seconds. Copies of runs, and runs of other users, are left
+    out. `names`: only jobs of these names. Raises UsageError if there is no run of a name."""
     by_name: dict[str, list[Path]] = defaultdict(list)
     for run_dir in rundir.all_runs(runs_dir):
+        if _is_foreign(run_dir):
+            continue
         # The folder may be elsewhere, with a link to it in `runs_dir`.
         resolved = read_json(run_dir / "job.json")
         if rundir.is_copy(rundir.origin(run_dir, resolved)):
@@ -111,6 +113,12 @@ def old_runs(
         for status in gone
         if Path(status.run_dir) not in needed
     ]
+
+
+def _is_foreign(run_dir: Path) -> bool:
+    """Whether a run belongs to another user, with whom this one shares the folder."""
+    user = os.geteuid()
+    return user != 0 and run_dir.stat().st_uid != user
 
 
 def _needed(run_dirs: Sequence[Path]) -> dict[Path, Path]:

@@ -63,7 +63,10 @@ def create(plan: Plan, script: str, config_text: str) -> None:
             f"{run_dir} exists already", hint="every run has a directory of its own"
         ) from None
     except OSError as error:
-        raise UsageError(f"the run directory cannot be created: {error}") from None
+        hint = None
+        if isinstance(error, PermissionError):
+            hint = "name a folder that you can write: runs_dir=FOLDER"
+        raise UsageError(f"the run directory cannot be created: {error}", hint=hint) from None
     try:
         _fill(plan, script, config_text)
     except BaseException as error:

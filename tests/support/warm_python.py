@@ -72,7 +72,9 @@ class WarmPython:
         client = f'-I -S "{self._program}" run "{self._socket}"'
         self.python.write_text(
             "#!/bin/bash\n"
-            f'case "$1 $2" in {cases})\n'
+            'words=("$@")\n'
+            'case "$1" in */src) words=("${@:2}") ;; esac\n'
+            f'case "${{words[*]:0:2}}" in {cases})\n'
             f'  exec -a "$0" "{sys.executable}" {client} "$@" ;;\n'
             "esac\n"
             f'exec -a "$0" "{sys.executable}" "$@"\n'
@@ -213,8 +215,9 @@ def _become(
     os.environ.update(request["environ"])
     os.chdir(request["cwd"])
     words = request["words"]
+    first = os.getcwd() if words[0] == "-m" else words.pop(0)
     search = [entry for entry in os.environ.get("PYTHONPATH", "").split(":") if entry]
-    sys.path[:] = [os.getcwd(), *search, *installed]
+    sys.path[:] = [first, *search, *installed]
     sys.argv = words[1:]
     sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
     try:

@@ -178,6 +178,53 @@ def test_a_working_directory_that_is_gone(host: StubHost) -> None:
     assert fails(result) == ("the working directory no longer exists; change to another one")
 
 
+# `hpc-amp` where no file can have a byte.
+NO_ROOM = """\
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+from hpc_amp.cli import main
+main()
+"""
+# `hpc-amp` with Ctrl-C while it is loaded.
+INTERRUPTED = """\
+import sys
+class Interrupt:
+    def find_spec(self, name, *others):
+        if name == "click":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+from hpc_amp.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("words", [["status"], ["submit", "job.yaml"], ["docs", "index"]])
+def test_a_disk_without_room_for_the_output(host: StubHost, words: list[str]) -> None:
+    host.write_job(job())
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "hpc_amp", *words],
+            cwd=host.work, env=host.environ(), text=True, stdout=full, stderr=subprocess.PIPE,
+            timeout=300,
+        )  # fmt: skip
+    assert result.returncode == 1
+    assert result.stderr == "hpc-amp: the output cannot be written: No space left on device\n"
+
+
+def test_a_job_file_that_cannot_be_written_whole_is_not_left(host: StubHost) -> None:
+    result = host.python("-c", NO_ROOM, "init")
+    assert (result.returncode, result.stderr) == (
+        2,
+        "hpc-amp: job.yaml cannot be written: File too large\n",
+    )
+    assert list(host.work.iterdir()) == []
+
+
+def test_ctrl_c_while_it_is_loaded(host: StubHost) -> None:
+    result = host.python("-c", INTERRUPTED, "status")
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+
+
 # ---- render and submit ---------------------------------------------------------------------------
 
 
@@ -977,18 +1024,6 @@ def test_a_reader_that_has_seen_enough(host: StubHost) -> None:
         assert result.stderr == ""
         assert result.stdout == "141\n"
 
-
-def test_an_output_on_a_full_disk(host: StubHost) -> None:
-    host.write_job(job())
-    for command in (["status"], ["render", "job.yaml"], ["submit", "job.yaml"]):
-        with open("/dev/full", "w") as full:
-            result = subprocess.run(
-                [sys.executable, "-m", "hpc_amp", *command],
-                cwd=host.work, env=host.environ(),
-                stdout=full, stderr=subprocess.PIPE, text=True, timeout=300,
-            )  # fmt: skip
-        line = "hpc-amp: No space left on device: the output cannot be written\n"
-        assert (result.returncode, result.stderr) == (1, line), command
 
 
 def test_help_shows_each_command_in_a_section(host: StubHost) -> None:

@@ -76,7 +76,12 @@ def test_what_is_saved_is_what_is_submitted(host: StubHost) -> None:
         (["image.sif"], "hpc-amp submit train.py --image image.sif"),
         (["old.sh"], "old.sh is a job script with directives of its own; hpc-amp init old.sh"),
         (["job.yaml", "--", "--lr", "1"], "arguments after -- are for a program"),
-        (["missing.py"], "missing.py: there is no such job file"),
+        (["missing.py"], "missing.py: there is no such job file; check the path"),
+        (["trian.py"], "trian.py: there is no such job file; did you mean train.py?"),
+        (["trian"], "trian: there is no such job file; did you mean train.py?"),
+        (["job.yml"], "job.yml: there is no such job file; did you mean job.yaml?"),
+        (["train.py", "--lr", "1"], "No such option '--lr'. Arguments of a program follow after --."),
+        (["train.py", "--nods", "1"], "No such option '--nods'. Did you mean '--nodes'?"),
         (["train.py", "--gpus", "many"], "job.gpus_per_node: must be a whole number"),
     ],
 )
@@ -91,6 +96,17 @@ def test_what_is_not_a_job_is_refused_with_what_to_type(
     assert result.returncode == 2
     assert why in result.stderr and result.stderr.count("\n") == 1
     assert not (host.work / "runs").exists()
+
+
+def test_the_name_of_a_run_is_no_job_file(host: StubHost) -> None:
+    (host.work / "runs/cifar/20261130-000000-aaaa").mkdir(parents=True)
+    (host.work / "runs/cifar/20261130-000000-aaaa/job.json").write_text("{}")
+    result = host.hpc_amp("submit", "cifar")
+    assert result.returncode == 2
+    assert result.stderr == (
+        "hpc-amp: cifar is the name of a run, and no job file; "
+        "hpc-amp submit runs/cifar/latest runs its job again\n"
+    )
 
 
 SLURM = """#!/bin/bash

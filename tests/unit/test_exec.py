@@ -15,12 +15,13 @@ from support.environment import clean_environ
 from support.waiting import is_running, wait_for_file, wait_until
 
 from hpc_amp.distributed import environment
+from hpc_amp.jobs.code import MAIN, PACKAGE
 
 USAGE = (
     "usage: python -m hpc_amp.distributed.exec "
     "(--job JOB_JSON [--mpi-probe | --preflight FOLDER | --shell | --ranks N | "
     "-- COMMAND ...] "
-    "| -- COMMAND [ARGUMENT ...])"
+    "| -m MODULE [ARGUMENT ...] | -- COMMAND [ARGUMENT ...])"
 )
 SHOW = (
     "import json, os, sys; json.dump([sys.executable, sys.argv[1:], os.getcwd(), "
@@ -140,18 +141,51 @@ def test_a_command_is_looked_up_on_the_job_s_path(tmp_path: Path) -> None:
     assert execute("--job", job).returncode == 7
 
 
+def write_copy(folder: Path) -> None:
+    """The copy of hpc_amp in a run directory, whose training only shows its arguments."""
+    package = folder / "src" / "hpc_amp"
+    (package / "train").mkdir(parents=True)
+    (folder / "src/__main__.py").write_text(MAIN)
+    for name in ("distributed", "errors.py"):
+        (package / name).symlink_to(PACKAGE / name)
+    (package / "__init__.py").touch()
+    (package / "train/__init__.py").touch()
+    (package / "train/__main__.py").write_text("import sys; print(sys.argv[1:])")
+
+
 def test_a_job_without_a_command_trains(tmp_path: Path) -> None:
     """Shown by the module that it asks for, in the snapshot beside the job."""
     job = write_job(tmp_path)
-    package = tmp_path / "src" / "hpc_amp" / "train"
-    package.mkdir(parents=True)
-    (tmp_path / "src/hpc_amp/__init__.py").touch()
-    (package / "__init__.py").touch()
-    (package / "__main__.py").write_text("import sys; print(sys.argv[1:])")
+    write_copy(tmp_path)
 
     result = execute("--job", job)
 
     assert result.stdout == f"{[job]}\n", result.stderr
+
+
+@pytest.mark.parametrize(
+    ("run", "more"),
+    [
+        (None, []),
+        (["python", "-m", "hpc_amp.train", "given"], []),
+        (["true"], ["--", "python", "-m", "hpc_amp.train", "given"]),
+    ],
+)
+def test_a_package_in_the_working_directory_does_not_replace_the_copy(
+    run: list[str] | None, more: list[str], tmp_path: Path
+) -> None:
+    """A clone of hpc-amp, such as that of somebody who has just read its examples."""
+    job = write_job(tmp_path, run=run)
+    write_copy(tmp_path)
+    clone = tmp_path / "work/hpc_amp/train"
+    clone.mkdir(parents=True)
+    for name in ("train/__init__.py", "__init__.py"):
+        (clone.parent / name).touch()
+    (clone / "__main__.py").write_text("print('the clone')")
+
+    result = execute("--job", job, *more)
+
+    assert result.stdout == f"{[job if run is None else 'given']}\n", result.stderr
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,11 @@ def test_nothing_fits(host: StubHost) -> None:
     ("words", "message"),
     [
         ([], "Missing argument 'LOG|RUN'."),
-        (["nope"], "there is no run 'nope'"),
+        (
+            ["nope"],
+            "there is no run 'nope': neither a run directory, nor a name or job id in runs, nor a "
+            "log file; ",
+        ),
         (["."], "there is no run '.'"),
     ],
 )

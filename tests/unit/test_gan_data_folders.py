@@ -5,6 +5,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -231,16 +232,17 @@ def grey_png(bits: int, numbers: list[int]) -> bytes:
     return content
 
 
-def grey_tiff(bits: int, numbers: list[int]) -> bytes:
-    """The same as TIFF."""
+def grey_tiff(bits: int, numbers: list[int], black: int = 0) -> bytes:
+    """The same as TIFF, in which black is the number 0 or 1, and white the other one."""
     row, width = packed(bits, numbers), len(numbers)
-    tags = {256: width, 257: 1, 258: bits, 259: 1, 262: 1, 273: 0, 277: 1, 278: 1, 279: len(row)}
+    tags = {256: width, 257: 1, 258: bits, 259: 1, 262: 1 - black}
+    tags |= {273: 0, 277: 1, 278: 1, 279: len(row)}
     tags[273] = 8 + 2 + 12 * len(tags) + 4  # where the row begins
     entries = [struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items()]
     return b"".join((b"II*\0\x08\0\0\0", struct.pack("<H", len(tags)), *entries, bytes(4), row))
 
 
-@pytest.mark.parametrize("written", [grey_png, grey_tiff])
+@pytest.mark.parametrize("written", [grey_png, grey_tiff, partial(grey_tiff, black=1)])
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_ids_do_not_depend_on_the_bits_of_a_file(
     bits: int, written: Callable[[int, list[int]], bytes], tmp_path: Path

@@ -151,6 +151,22 @@ def test_a_report_tells_the_attempt_and_no_curve_of_it(
     assert list(newest_metrics(tmp_path)) == [{"loss": 2.0}]
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_loss_that_has_its_graph_is_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from hpc_amp.distributed.report import report
+
+    monkeypatch.setenv("HPC_AMP_RUN_DIR", str(tmp_path))
+    monkeypatch.delenv("RANK", raising=False)
+    loss = (torch.ones(1, requires_grad=True) * 2).sum()
+    report(1, loss=loss)
+    loss.backward()
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["loss"] == 2.0
+
+
 @pytest.mark.parametrize(
     ("reports", "said"),
     [

@@ -25,6 +25,14 @@ removal.size_of = resumed
 from hpc_amp.cli import main
 main()
 """
+# `hpc-amp` of a user to whom no run here belongs.
+SOMEBODY_ELSE = """\
+import os
+mine = os.geteuid()
+os.geteuid = lambda: mine + 1
+from hpc_amp.cli import main
+main()
+"""
 JOB = "name: {}\nsite: slurm\nrun: ['true']\njob: {{gpus_per_node: 0}}\n"
 
 
@@ -127,6 +135,16 @@ def test_a_run_with_a_damaged_description_is_removed_too(
     result = host.hpc_amp(*command, "--yes")
     assert result.returncode == 0, result.stderr
     assert not damaged.exists()
+
+
+def test_prune_leaves_the_runs_of_other_users(host: StubHost) -> None:
+    run_dir = submitted(host, "a", 1)
+
+    result = host.python("-c", SOMEBODY_ELSE, "prune", "--keep", "0", "--yes")
+
+    assert (result.returncode, result.stdout) == (0, "there is nothing to remove\n"), result.stderr
+    assert run_dir.exists()
+    assert host.hpc_amp("prune", "--keep", "0", "--yes").stdout == "removed 1 run\n"
 
 
 def test_a_run_that_is_found_twice_is_counted_once(host: StubHost) -> None:

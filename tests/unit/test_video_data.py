@@ -16,6 +16,7 @@ from support.training import CPU, settings
 from support.video import write_videos
 from torch import Tensor
 
+from hpc_amp.config.checks import find_data
 from hpc_amp.config.schema import from_plain
 from hpc_amp.data.decode import to_pixels
 from hpc_amp.data.errors import DataError
@@ -31,6 +32,7 @@ from hpc_amp.gan.video.config import FrameCounts, SyntheticVideos, VideoData, fl
 from hpc_amp.gan.video.flows import estimated_flows, read_flow, write_flow
 from hpc_amp.gan.video.synthetic import DrawnVideos
 from hpc_amp.gan.video.warp import compose, gather_bilinear, inside, warp
+from hpc_amp.tasks.vid2vid.config import Vid2vidConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread", "seed_zero")
 
@@ -365,3 +367,31 @@ def test_what_is_wrong_with_a_folder_of_videos(tmp_path: Path) -> None:
             path.unlink(missing_ok=True)
     with pytest.raises(DataError, match=r"the sequence of .*frame-003\.png has one frame"):
         prepared(**folder, flow="none")
+
+
+def test_validate_tells_what_a_training_would_refuse(tmp_path: Path) -> None:
+    write_videos(tmp_path)
+
+    def wrong(**keys: Any) -> list[tuple[str, str]]:
+        images = {"name": "folder", "root": str(tmp_path), "labels": 4, "image_size": [32]}
+        train = from_plain(Vid2vidConfig, {"images": images, "batch_size": 2, **keys})
+        return [(each.key, each.text) for each in find_data(train) if not each.usable]
+
+    assert wrong() == []
+    assert wrong(batch_size=3) == [("train", "batch_size: 3 is more than the 2 training samples")]
+    for part in ("A", "B"):
+        for path in sorted((tmp_path / f"train_{part}/scene 1").iterdir())[2:]:
+            path.unlink()
+    short = (
+        f"the sequence of {tmp_path}/train_B/scene 1/frame-000.png has 2 frames, and the temporal "
+        "discriminator judges 3 together: remove the sequence, or set "
+        "train.vid2vid.temporal.frames to less"
+    )
+    assert wrong() == [("train", short)]
+    frames = {"temporal": {"scales": 0}}
+    assert wrong(vid2vid=frames) == []
+    for part in ("A", "B"):
+        for path in sorted((tmp_path / f"test_{part}/scene 1").iterdir())[1:]:
+            path.unlink()
+    single = f"the sequence of {tmp_path}/test_B/scene 1/frame-000.png has one frame"
+    assert wrong(vid2vid=frames) == [("train.images", f"{single}, and each needs two")]

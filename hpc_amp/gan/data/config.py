@@ -112,6 +112,10 @@ class GanData(Section):
         """What is below `root`, in words. Raises FolderError."""
         raise NotImplementedError
 
+    def samples(self) -> int | None:
+        """How many samples for training are below `root`, if that is known. Raises FolderError."""
+        return None
+
 
 @dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class PairedData(GanData):
@@ -152,6 +156,10 @@ class PairedData(GanData):
         train, test = self.scan()
         return f"{len(train.images):,} pairs for training, {len(test.images):,} for evaluation"
 
+    def samples(self) -> int | None:
+        """How many pairs for training are below `root`. Raises FolderError."""
+        return len(self.scan()[0].images)
+
 
 @dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
 class UnpairedData(GanData):
@@ -174,6 +182,11 @@ class UnpairedData(GanData):
             f"{len(train.a):,} and {len(train.b):,} images for training, {len(test.a):,} and "
             f"{len(test.b):,} for evaluation"
         )
+
+    def samples(self) -> int | None:
+        """How many images of the larger domain for training are below `root`. Raises FolderError."""
+        files, _ = self.scan()
+        return max(len(files.a), len(files.b))
 
 
 @dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
@@ -207,3 +220,7 @@ class ClassData(GanData):
             f"{len(found.train.paths):,} images of {len(found.classes):,} classes for training, "
             f"{len(found.held_out.paths):,} of {len(found.unseen):,} held out for evaluation"
         )
+
+    def samples(self) -> int | None:
+        """How many images for training are below `root`. Raises FolderError."""
+        return len(self.scan().train.paths)

@@ -7,6 +7,7 @@ threads that read.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -216,12 +217,10 @@ class MapFiles(MapSource):
         try:
             with Image.open(path) as image:
                 if image.mode in ("L", "P"):
-                    step = _grey_step(image)
+                    numbers = _grey_numbers(image)
                     # Not converted: that would make the colours of a palette grey.
-                    numbers = Image.frombytes("L", image.size, image.tobytes())
-                    if step == 1:
-                        return numbers
-                    return numbers.point([grey // step for grey in range(256)])
+                    greys = Image.frombytes("L", image.size, image.tobytes())
+                    return greys if numbers is None else greys.point(numbers)
                 if image.mode.startswith("I"):
                     return image.convert("I")
                 if self.colours and image.mode in ("RGB", "RGBA"):
@@ -238,15 +237,20 @@ class MapFiles(MapSource):
         return self.paths[number]
 
 
-def _grey_step(image: ImageFile) -> int:
-    """What Pillow multiplies the numbers in a file by, whose pixels are not read yet: it spreads
-    grey values of 2 and 4 bits over those of 8 bits."""
-    steps = {"L;2": 85, "L;4": 17}
+# How Pillow calls grey values in a file: of 2, 4 or 8 bits, and inverted (I) where 0 is white.
+_GREYS = re.compile("L(?:;([24])?(I)?R?)?")
+
+
+def _grey_numbers(image: ImageFile) -> list[int] | None:
+    """The number in a file for each grey value that Pillow makes of it, if they differ: it spreads
+    2 and 4 bits over 8, and inverts values whose 0 is white. The pixels are not read yet."""
     for tile in image.tile:
-        for name, step in steps.items():
-            if name in (tile[3] or ()):
-                return step
-    return 1
+        name = tile[3] if isinstance(tile[3], str) else (tile[3] or ("",))[0]
+        found = _GREYS.fullmatch(str(name))
+        if found and (found[1] or found[2]):
+            step = {"2": 85, "4": 17, None: 1}[found[1]]
+            return [(255 - grey if found[2] else grey) // step for grey in range(256)]
+    return None
 
 
 def _number_colours(image: Image.Image) -> Image.Image:

@@ -16,6 +16,7 @@ from hpc_amp.data.errors import DataError
 from hpc_amp.data.readers import Readers, reader_count
 from hpc_amp.data.together import from_main
 from hpc_amp.distributed.world import World
+from hpc_amp.gan.config import batch_problem
 from hpc_amp.gan.data.batches import ClassBatch, PairedBatch, UnpairedBatch
 from hpc_amp.gan.data.config import ClassData, GanData, PairedData, UnpairedData
 from hpc_amp.gan.data.folders import ClassFiles, FolderError, PairedFiles
@@ -376,11 +377,9 @@ def _prepare(
     unseen: tuple[str, ...] = (),
     labels_of: Callable[[Tensor], Tensor] | None = None,
 ) -> Prepared[Batch]:
-    if training.samples < place.train.batch_size:
-        raise DataError(
-            f"batch_size: {place.train.batch_size} is more than the {training.samples} training "
-            "samples"
-        )
+    problem = batch_problem(place.train, training.samples)
+    if problem is not None:
+        raise DataError(problem)
     from_main(place.world, lambda: _probe(training, test))
     return Prepared(
         name=name,

@@ -17,8 +17,9 @@ from hpc_amp.config.values import (
     at_least,
 )
 from hpc_amp.errors import KeyProblem
-from hpc_amp.gan.config import CALLABLE, Halvings, SpectralName
+from hpc_amp.gan.config import CALLABLE, Halvings, SpectralName, batch_problem
 from hpc_amp.gan.data.config import SAMPLES, PairedData, SyntheticSamples
+from hpc_amp.gan.data.folders import FolderError
 from hpc_amp.gan.paired_config import (
     PairedEvaluation,
     PairedLosses,
@@ -26,7 +27,10 @@ from hpc_amp.gan.paired_config import (
     PatchJudges,
     perceptual_halvings,
 )
-from hpc_amp.gan.video.folders import VideoFiles, scan_references, scan_videos
+from hpc_amp.gan.video.folders import VideoFiles, check_lengths, scan_references, scan_videos
+
+LEAST_FRAMES = 2, "each needs two"
+"""How many frames any sequence needs, and why."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
@@ -133,8 +137,11 @@ class VideoData(PairedData):
         )
 
     def found(self) -> str:
-        """What is below `root`, in words. Raises FolderError."""
+        """What is below `root`, in words. Raises FolderError, also where a sequence is too short
+        for any training or evaluation."""
         train, test = self.scan_sequences()
+        for files in (train, test):
+            check_lengths(files, *LEAST_FRAMES)
         return (
             f"{len(train.lengths):,} sequences of {sum(train.lengths):,} frames for training, "
             f"{len(test.lengths):,} of {sum(test.lengths):,} for evaluation"
@@ -311,6 +318,17 @@ class VideoTrain(PairedTrain):
         return found
 
     @property
+    def least_frames(self) -> tuple[int, str]:
+        """How many frames each training sequence needs, and why."""
+        temporal = self.networks.temporal
+        if not temporal.scales:
+            return LEAST_FRAMES
+        return temporal.frames, (
+            f"the temporal discriminator judges {temporal.frames} together: remove the sequence, "
+            f"or set train.{self.section}.temporal.frames to less"
+        )
+
+    @property
     def regions(self) -> int:
         """How many regions have a discriminator."""
         return len(self.networks.regions.labels) + len(self.images.regions)
@@ -335,6 +353,19 @@ class VideoTrain(PairedTrain):
         """Also frames a second, for videos."""
         return {**(PairedTrain.generation_options(self) or {}), "fps": False}
 
+    def examine(self) -> None:
+        """Also that the training sequences are long enough. Raises FolderError."""
+        if self.images.name == "synthetic":
+            return
+        try:
+            files, _ = self.images.scan_sequences()
+        except FolderError:  # `images.examine` raises it, too
+            return
+        check_lengths(files, *self.least_frames)
+        problem = batch_problem(self, len(files.lengths))
+        if problem is not None:
+            raise FolderError(problem)
+
     def check_keys(self) -> None:
         """Also that there are enough frames, and the flow that losses need, and that networks can
         be compiled. Raises KeyProblem."""
@@ -346,7 +377,7 @@ class VideoTrain(PairedTrain):
                 f"torch does not compile the forward passes that {section}.checkpointing repeats",
                 f"set train.{section}.checkpointing or train.compile to false",
             )
-        least = networks.temporal.frames if networks.temporal.scales else 2
+        least, _ = self.least_frames
         if min(frames.first, frames.most) < least:
             raise KeyProblem(
                 "images.frames.first",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -33,6 +33,27 @@ class VideoFiles:
     """A file for each frame."""
     poses: list[str] | None = None
     """A file for each frame."""
+
+
+def length_problem(
+    lengths: Sequence[int], frame_name: Callable[[int], str], least: int, reason: str
+) -> str | None:
+    """What is wrong where one of the sequences with so many frames has fewer than `least`, for this
+    `reason`. `frame_name` gives what a frame is called, by its number from sequence to sequence."""
+    shortest = min(lengths)
+    if shortest >= least:
+        return None
+    first = frame_name(sum(lengths[: lengths.index(shortest)]))
+    frames = "one frame" if shortest == 1 else f"{shortest} frames"
+    return f"the sequence of {first} has {frames}, and {reason}"
+
+
+def check_lengths(files: VideoFiles, least: int, reason: str) -> None:
+    """Raise FolderError, with the `reason`, where a sequence has fewer than `least` frames."""
+    paths = files.frames.images
+    problem = length_problem(files.lengths, paths.__getitem__, least, reason)
+    if problem is not None:
+        raise FolderError(problem)
 
 
 def scan_videos(

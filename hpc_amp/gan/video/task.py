@@ -87,14 +87,9 @@ class VideoGan(ComparedGan):
     def prepare_data(self) -> TrainingData:
         """Find or draw the sequences, and read the weights of the perceptual network."""
         self.data = self.prepare_sequences()
-        sequences, temporal = self.data.training.set, self.train.networks.temporal
+        sequences = self.data.training.set
         assert isinstance(sequences, VideoSet)
-        if temporal.scales:
-            sequences.check_lengths(
-                temporal.frames,
-                f"the temporal discriminator judges {temporal.frames} together: remove the "
-                f"sequence, or set train.{self.train.section}.temporal.frames to less",
-            )
+        sequences.check_lengths(*self.train.least_frames)
         self.prepare_measures(self.train.networks.losses)
         return self.data.training
 
