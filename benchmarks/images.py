@@ -41,8 +41,9 @@ from hpc_amp.distributed.world import World
 
 SIDE = 224
 BATCH = {"files": 32, "memory": 128}
-DIFFERENT, LINKS = 100, 80
-"""How many different image files there are, and the number of names of each."""
+"""Images in a batch."""
+DIFFERENT, NAMES = 100, 8000
+"""How many different image files there are, and the number of names of all."""
 QUEUED = 8
 """Batches that are taken before the clock starts; more than the queue of any contestant has."""
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -67,18 +68,19 @@ def photograph(stream: torch.Generator) -> Image.Image:
     return Image.fromarray(pixels.numpy(), "YCbCr").convert("RGB")
 
 
-def write_images(root: Path, quality: int) -> float:
-    """An image folder with one class. Returns the mean size of a file in KB."""
+def write_images(root: Path, quality: int, different: int) -> float:
+    """An image folder with one class and so many different images. Returns the mean size of a file
+    in KB."""
     train = root / "train" / "one"
     (root / "test" / "one").mkdir(parents=True)
     train.mkdir(parents=True)
     stream = torch.Generator().manual_seed(0)
     sizes = []
-    for number in range(DIFFERENT):
+    for number in range(different):
         path = train / f"{number:03}-00.jpg"
         photograph(stream).save(path, quality=quality)
         sizes.append(path.stat().st_size)
-        for link in range(1, LINKS):
+        for link in range(1, NAMES // different):
             os.link(path, train / f"{number:03}-{link:02}.jpg")
     os.link(path, root / "test" / "one" / "0.jpg")
     return statistics.mean(sizes) / 1000
@@ -306,15 +308,21 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=24, help="that are timed in a round")
     parser.add_argument("--workers", type=int, default=2, help="threads or processes of each")
     parser.add_argument("--quality", type=int, default=90, help="of the JPEGs")
+    parser.add_argument("--different", type=int, default=DIFFERENT, help="different JPEGs")
+    parser.add_argument("--batch", type=int, help="images in a batch")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     arguments = parser.parse_args()
+    if arguments.batch is not None:
+        BATCH.update(dict.fromkeys(BATCH, arguments.batch))
     torch.set_num_threads(1)
     facts = machine("torch", "torchvision", "pillow", "nvidia-dali-cuda120")
     facts |= {"rounds": arguments.rounds, "workers": arguments.workers}
     values: dict[str, Values] = {}
     missing: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
-        facts["kB_per_file"] = round(write_images(Path(folder), arguments.quality), 1)
+        facts["kB_per_file"] = round(
+            write_images(Path(folder), arguments.quality, arguments.different), 1
+        )
         for kind in [arguments.kind] if arguments.kind else list(CONTESTANTS):
             wall, cpu, without = measure(
                 kind, Path(folder), arguments.workers, arguments.rounds, arguments.batches

@@ -38,7 +38,18 @@ QUICK = {
     "many_runs": ["--runs", "6", "--repeats", "1"],
     "first_step": ["--repeats", "1", "--ranks", "1"],
     "overhead": ["--rounds", "1", "--steps", "50"],
-    "images": ["--rounds", "1", "--batches", "1", "--workers", "1"],
+    "images": [
+        "--rounds",
+        "1",
+        "--batches",
+        "1",
+        "--workers",
+        "1",
+        "--different",
+        "8",
+        "--batch",
+        "4",
+    ],
     "checkpoint": ["--rounds", "1", "--linear", "8"],
 }
 """The parts, and the arguments of each for the fewest rounds of the least."""

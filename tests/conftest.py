@@ -124,11 +124,17 @@ def warm() -> Iterator[Warm]:
 
 
 @pytest.fixture(scope="session")
-def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A Python for jobs on this machine, whose trainings do without those seconds, too."""
+def warm_pythons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
+    """Makes Pythons for jobs on this machine, whose trainings do without those seconds, too."""
     made = WarmPython(tmp_path_factory.mktemp("warm"))
-    yield made.python
+    yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def warm_python(warm_pythons: WarmPython) -> Path:
+    """Such a Python."""
+    return warm_pythons.python
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+FORMATS: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None},
+}
+"""The formats of a picture, and the metadata that each is to be without."""
 _DOTS_PER_INCH = 200
 # With these settings, equal values give equal files.
 _SETTINGS: Any = {
@@ -24,7 +30,7 @@ _SETTINGS: Any = {
 def make_picture(
     width: float, height: float, draw: Callable[[Figure], object], *, font_size: float = 9
 ) -> dict[str, bytes]:
-    """A picture as `png`, `svg` and `pdf`. `width` and `height` are in inches, `font_size` is in
+    """A picture in each of `FORMATS`. `width` and `height` are in inches, `font_size` is in
     points, and `draw` draws the figure. The settings of the user's matplotlibrc are not used."""
     from matplotlib import rc_context, rcdefaults
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -36,11 +42,7 @@ def make_picture(
             figure = Figure(figsize=(width, height), layout="constrained")
             FigureCanvasAgg(figure)
             draw(figure)
-            return {
-                "png": _bytes(figure, "png", {"Software": None}),
-                "svg": _bytes(figure, "svg", {"Date": None, "Creator": None}),
-                "pdf": _bytes(figure, "pdf", {"CreationDate": None, "Creator": None}),
-            }
+            return {name: _bytes(figure, name, left_out) for name, left_out in FORMATS.items()}
 
 
 def _bytes(figure: Figure, suffix: str, metadata: dict[str, Any]) -> bytes:

@@ -75,10 +75,11 @@ superseded() { [ -e "attempts/$((attempt + 1))" ]; }
 # keep_alive: touch `alive` until this script ends. Ignores the signals that all processes of a job get.
 # If the script was killed, this ends the launcher, because nothing would record the end of the ranks.
 keep_alive() {
-  local self=$BASHPID pause launcher
+  local self=$BASHPID stat parent pause launcher
   trap '' HUP INT TERM USR1 USR2
   exec {pause}<> <(:) # `read` waits on it; a child process `sleep` could outlive this process
-  while [ "$(awk '/^PPid:/ { print $2 }' "/proc/$self/status")" = $$ ]; do
+  # The parent's number follows the name, in parentheses, and the state.
+  while read -r stat <"/proc/$self/stat" && read -r _ parent _ <<<"${stat##*) }" && [ "$parent" = $$ ]; do
     ! superseded || kill -s TERM $$
     touch "attempts/$attempt/alive" || true # the file server may be away for some time
     read -r -t "$heartbeat" -u "$pause" _ || true
@@ -140,12 +141,11 @@ turn() {
 begin_attempt() {
   mkdir -p attempts logs 2>/dev/null || fail "cannot write in $run_dir: no space, or no permission"
   own=attempts/.claim-$job_id-$$
-  me=$(printf '{"job_id": "%s", "host": "%s", "pid": %s, "time": %s}' "$job_id" "$HOSTNAME" $$ "$(date +%s)")
+  printf -v me '{"job_id": "%s", "host": "%s", "pid": %s, "time": %(%s)T}' "$job_id" "$HOSTNAME" $$ -1
   { mkdir -p "$own" && echo "$me" >"$own/owner" && touch "$own/alive"; } 2>/dev/null ||
     fail "cannot write in $run_dir/attempts: no space, or no permission"
   while :; do
-    newest=$(find attempts -maxdepth 1 -regex 'attempts/[0-9]+' | sed 's|.*/||' | sort -n | tail -n 1)
-    newest=${newest:-0}
+    newest=$(highest attempts/)
     [ "$newest" -eq 0 ] || give_way_to "$newest"
     turn
     ! claim "$((newest + 1))" || break

@@ -25,7 +25,7 @@ stop_signal=
 launch_pid=
 own=
 keeper=
-began=$(date +%s)
+printf -v began '%(%s)T' -1
 job_began=${HPC_AMP_JOB_BEGAN:-$began} # earlier in a job that makes several runs (campaign.sh)
 deadline=$((job_began + job[walltime]))
 

@@ -8,7 +8,8 @@
 #   checkpoints        keep, or drop if the runs are never resumed
 set -u
 # For the time limit of the runs, which is that of this job.
-export HPC_AMP_JOB_BEGAN=$(($(date +%s) - SECONDS))
+printf -v now '%(%s)T' -1
+export HPC_AMP_JOB_BEGAN=$((now - SECONDS))
 run_dir=$campaign_dir/snapshot # whose `src` has the host code of schedulers
 host=$run_dir/src/hpc_amp/host
 # shellcheck source=exit.sh

@@ -33,6 +33,13 @@ outlast_ranks() {
   done
 }
 
+# out_of_time [SECONDS]: whether the deadline is reached, or in SECONDS.
+out_of_time() {
+  local now
+  printf -v now '%(%s)T' -1
+  [ "$now" -ge $((deadline - ${1:-0})) ]
+}
+
 # end STATUS: exit; no attempt follows.
 end() {
   scheduler_ends

@@ -20,8 +20,8 @@ has_finished() { grep -q '"state": "finished"' "$1/state.jsonl" 2>/dev/null; }
 # not_tried RUN_DIR REASON: record in the run's state.jsonl that it was skipped.
 not_tried() {
   echo "$1: not tried: $2"
-  printf '{"time": %s, "state": "failed", "attempt": 0, "reason": "not tried: %s"}\n' \
-    "$(date +%s)" "$2" >>"$1/state.jsonl"
+  printf '{"time": %(%s)T, "state": "failed", "attempt": 0, "reason": "not tried: %s"}\n' \
+    -1 "$2" >>"$1/state.jsonl"
 }
 
 # launch RUN_DIR: run the launch script of a run, and return its exit status.

@@ -79,7 +79,7 @@ submit_next() {
         return 0
       fi
       # Give up shortly before the time limit, and if this job was deleted.
-      [ -z "$stop_signal" ] && [ "$(date +%s)" -lt $((deadline - 15)) ] || return 0
+      [ -z "$stop_signal" ] && ! out_of_time 15 || return 0
       ! next=$(find_next) || break
     done
     [ -z "$next" ] || return 0

@@ -6,7 +6,7 @@ if superseded; then
 fi
 # At its time limit, a job gets the same signal as when it is deleted. The ranks may end by this signal
 # before the script receives it, so the clock decides.
-[ "${job[limited]}" = no ] || [ "$(date +%s)" -lt "$deadline" ] || stop_signal=LIMIT
+[ "${job[limited]}" = no ] || ! out_of_time || stop_signal=LIMIT
 # The ranks write the outcome to a file, because some launchers hide exit statuses.
 outcome=$(sed -nE 's/.*"outcome" *: *"(finished|checkpointed|failed)".*/\1/p' "$HPC_AMP_OUTCOME_FILE" 2>/dev/null) || outcome=
 # A program of the user's that wrote no file: 0 means finished, and 75 stopped at a checkpoint. Launchers

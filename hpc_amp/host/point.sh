@@ -55,8 +55,8 @@ record_submission() {
     scheduler_begins >&2
     echo "$job_id"
   ) || fail "the scheduler's variables are not there"
-  printf '{"time": %s, "state": "submitted", "array": %s, "scheduler": "%s"}\n{"time": %s, "state": "queued", "job_id": "%s"}\n' \
-    "$(date +%s)" "${campaign[array]}" "${campaign[scheduler]}" "$(date +%s)" "$job_id" >>state.jsonl ||
+  printf '{"time": %(%s)T, "state": "submitted", "array": %s, "scheduler": "%s"}\n{"time": %(%s)T, "state": "queued", "job_id": "%s"}\n' \
+    -1 "${campaign[array]}" "${campaign[scheduler]}" -1 "$job_id" >>state.jsonl ||
     fail "its state.jsonl cannot be written"
 }
 

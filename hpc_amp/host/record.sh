@@ -6,18 +6,29 @@
 record() {
   local reason=${2//\\/\\\\}
   reason=${reason//\"/\\\"}
-  printf '{"time": %s, "state": "%s", "attempt": %s, "job_id": "%s", "reason": "%s"}\n' \
-    "$(date +%s)" "$1" "$attempt" "${3:-$job_id}" "${reason//[[:cntrl:]]/?}" >>state.jsonl || true
+  printf '{"time": %(%s)T, "state": "%s", "attempt": %s, "job_id": "%s", "reason": "%s"}\n' \
+    -1 "$1" "$attempt" "${3:-$job_id}" "${reason//[[:cntrl:]]/?}" >>state.jsonl || true
 }
 
 # count STATE: print how often STATE was recorded since the run was last submitted.
 count() {
-  { cat state.jsonl 2>/dev/null || true; } | awk -v state="\"state\": \"$1\"" \
-    '/"state": "submitted"/ { n = 0 } index($0, state) { n++ } END { print n + 0 }'
+  local line n=0
+  while IFS= read -r line || [ -n "$line" ]; do
+    [[ $line != *'"state": "submitted"'* ]] || n=0
+    [[ $line != *"\"state\": \"$1\""* ]] || n=$((n + 1))
+  done 2>/dev/null <state.jsonl || true
+  echo "$n"
+}
+
+# highest PREFIX: print the highest number that follows PREFIX in the name of a file, or 0.
+highest() {
+  local path number highest=0
+  for path in "$1"[0-9]*; do
+    number=${path#"$1"}
+    [[ $number == *[!0-9]* || 10#$number -le highest ]] || highest=$((10#$number))
+  done
+  echo "$highest"
 }
 
 # newest_step: print the step of the newest checkpoint, or 0.
-newest_step() {
-  { find checkpoints -maxdepth 1 -regex 'checkpoints/step-[0-9]+' 2>/dev/null || true; } |
-    awk -F - '$NF > newest { newest = $NF } END { print newest + 0 }'
-}
+newest_step() { highest checkpoints/step-; }

@@ -18,6 +18,7 @@ from typing import Any
 # Every rank would import these anew, torch._dynamo when it makes an optimizer.
 import torch._dynamo
 import torch.utils.tensorboard  # noqa: F401
+import torchvision  # noqa: F401
 
 from chaos import mishaps
 from hpc_amp.distributed.ending import end_with_parent

@@ -1,7 +1,8 @@
 # shellcheck shell=bash disable=SC2034
 # Sourced by every stub. Finds the state of this stub host, notes the call, and fails if it shall.
-name=$(basename "$0")
-state=$(cd "$(dirname "$0")/../state" && pwd) || exit 70
+name=${0##*/}
+state=${0%/*}/../state
+[[ -d $state ]] || exit 70
 printf '%s\0' "$name" "$@" >"$state/calls/$EPOCHREALTIME-$$"
 if [[ -e $state/fail-$name ]]; then
   echo "$name: error: $(<"$state/fail-$name")" >&2

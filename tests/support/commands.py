@@ -13,7 +13,6 @@ import atexit
 import functools
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -50,15 +49,7 @@ def python(
             capture_output=True,
             timeout=timeout,
         )
-    output = tempfile.TemporaryDirectory()
-    request = {
-        "words": words,
-        "cwd": str(cwd),
-        "environ": dict(environ),
-        "output": output.name,
-        "strict": False,
-    }
-    return _server().start_request(request, output).wait(timeout)
+    return _server().run_with(environ, *words, cwd=cwd, timeout=timeout)
 
 
 def _start_of(environ: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import json
 import os
 import subprocess
@@ -18,13 +20,14 @@ from typing import Any, ClassVar
 
 from support.environment import LOGOUT, REPOSITORY, clean_environ
 from support.waiting import wait_until
+from support.warm import Warm
 
 STANDINS = REPOSITORY / "tests" / "standins"
 sys.path.insert(0, str(STANDINS))
 
 from engine import pbs_options as pbs_options  # noqa: E402
 from engine.folder import Folder, ServerDown  # noqa: E402
-from engine.nodes import identity  # noqa: E402
+from engine.nodes import identity, lives  # noqa: E402
 
 CLUSTER_NODES = ("n1", "n2", "n3", "n4")
 
@@ -111,11 +114,18 @@ class StandIn:
     def run(
         self, *command: str, cwd: Path | None = None, text: str | None = None, **environ: str
     ) -> subprocess.CompletedProcess[str]:
-        """Any command in that environment, with `text` as its input."""
+        """Any command in that environment, with `text` as its input. A command of the stand-in is
+        a fork, unless it has input."""
+        environ = self.environ(**environ)
+        if command[0] in self.commands and text is None:
+            self._serve()
+            program = STANDINS / self.kind / command[0]
+            environ["HPC_AMP_STANDIN_DIR"] = str(self.state)
+            return _forks().run_with(environ, program, *command[1:], cwd=cwd or self.work)
         return subprocess.run(
             command,
             cwd=cwd or self.work,
-            env=self.environ(**environ),
+            env=environ,
             input=text,
             stdin=subprocess.DEVNULL if text is None else None,
             text=True,
@@ -135,6 +145,7 @@ class StandIn:
 
     def ask(self, operation: str, **more: Any) -> dict[str, Any]:
         """A request to the server itself."""
+        self._serve()
         return Folder(self.state).ask(self.kind, {"op": operation, **more})
 
     def jobs(self) -> dict[str, dict[str, Any]]:
@@ -147,19 +158,34 @@ class StandIn:
 
     def stop(self) -> None:
         """End the server and every process of its jobs. Returns when they are gone."""
-        pid = self._server_pid()
+        server = self._server()
         with contextlib.suppress(ServerDown):
             Folder(self.state).ask(self.kind, {"op": "stop"}, start=False)
-        if pid is not None:
-            wait_until(lambda: not _is_server(pid), "the stand-in's server to end")
+        if server is not None:
+            wait_until(lambda: not lives(server), "the stand-in's server to end")
         Folder(self.state).check()
 
-    def _server_pid(self) -> int | None:
+    def server_pid(self) -> int:
+        """The process id of the server, which runs."""
+        server = self._server()
+        assert server is not None
+        return server[0]
+
+    def _server(self) -> list[int] | None:
+        """The identity of the server, if it runs."""
         try:
-            pid = int((self.state / "server.pid").read_text())
-        except (OSError, ValueError):
+            server: list[int] = json.loads((self.state / "server.pid").read_text())
+        except FileNotFoundError:
             return None
-        return pid if _is_server(pid) else None
+        return server if lives(server) else None
+
+    def _serve(self) -> None:
+        """Let the server run, as a fork: a command would start it from the beginning."""
+        if self._settings.get("down") or self._server() is not None:
+            return
+        program = STANDINS / "engine" / "serve.py"
+        run = functools.partial(_forks().run, program, self.kind, self.state, cwd=Path("/"))
+        Folder(self.state).serve(run).close()
 
 
 class CobaltStandIn(StandIn):
@@ -201,12 +227,12 @@ class PbsStandIn(StandIn):
         self.ask("restore_node", node=name)
 
 
-def _is_server(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        return b"serve.py" in Path(f"/proc/{pid}/cmdline").read_bytes() and ") Z " not in stat
-    except OSError:
-        return False
+@functools.cache
+def _forks() -> Warm:
+    """The process that forks commands and servers of the stand-ins."""
+    made = Warm("standins", {})
+    atexit.register(made.close)
+    return made
 
 
 def _quote(path: Path | str) -> str:

@@ -59,7 +59,7 @@ class StubHost:
         self.work = folder / "work"
         for made in (self.bin, self.state / "calls", self.work):
             made.mkdir(parents=True)
-        for name in _SLURM:
+        for name in ("common.bash", *_SLURM):
             (self.bin / name).symlink_to(STUBS / name)
         self.install_container("apptainer", version)
         (self.state / "queue").touch()

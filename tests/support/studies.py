@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from hpc_amp.campaigns import figure
 from hpc_amp.campaigns.folder import read_campaign, write_description
 from hpc_amp.study.folder import KINDS, Kind, PlannedRun, Study, study_of
 from hpc_amp.study.plan import KEYS
 from hpc_amp.study.view import SCALE
 from support.campaigns import ID, make_campaign
+from support.rank_times import rank_file
 
 
 def make_study(
@@ -84,31 +89,6 @@ def submit_run(
     return run_dir
 
 
-def rank_file(
-    rank: int, nodes: int, steps: Sequence[float], *, gpus_per_node: int = 4, **changes: Any
-) -> dict[str, Any]:
-    """What a rank writes: 2 % of a step waits for data and 8 % for communication; `changes`
-    replaces keys."""
-    return {
-        "rank": rank,
-        "world_size": nodes * gpus_per_node,
-        "nodes": nodes,
-        "gpus_per_node": gpus_per_node,
-        "host": f"n{rank // gpus_per_node + 1}",
-        "device": "NVIDIA A100-SXM4-40GB",
-        "torch": "2.6.0",
-        "precision": "fp16",
-        "data": "synthetic",
-        "batch_size": 512,
-        "gradient_bytes": 44_700_000,
-        "warmup_steps": 20,
-        "steps": list(steps),
-        "data_wait": [0.02 * step for step in steps],
-        "communication": [0.08 * step for step in steps],
-        **changes,
-    }
-
-
 def write_timing(run_dir: Path, ranks: Sequence[dict[str, Any]], *, attempt: int = 1) -> Path:
     """The files of ranks in an attempt's folder, which is returned."""
     timing = run_dir / "attempts" / str(attempt) / "timing"
@@ -136,6 +116,14 @@ def measure(
         steps = seconds(rank) if callable(seconds) else [seconds] * 30
         ranks.append(rank_file(rank, nodes, steps, **{**batch, **changes}))
     return write_timing(run_dir, ranks)
+
+
+@contextlib.contextmanager
+def only(form: str) -> Iterator[None]:
+    """Pictures are drawn in this format alone: each takes a third of a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figure, "FORMATS", {form: figure.FORMATS[form]})
+        yield
 
 
 def use_nodes(study: Path, label: str, nodes: Sequence[str], start: int, end: int) -> None:

@@ -9,10 +9,10 @@ or a variable that torch reads when it is imported: OMP_NUM_THREADS is 1 here, a
 
 `support.commands` does the same for `hpc-amp`, with a process that has not imported torch.
 
-Run as a program (`python -m support.warm torch`, or `commands`), this file is the process that
-forks: each line of its input is a request in JSON, each line of its output an answer. {"start":
-{...}} is answered with the process number of the program, {"ended": PID} with its exit status once
-it has ended.
+Run as a program (`python -m support.warm torch`, or another name of `IMPORTS`), this file is the
+process that forks: each line of its input is a request in JSON, each line of its output an answer.
+{"start": {...}} is answered with the process number of the program, {"ended": PID} with its exit
+status once it has ended.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from support.environment import clean_environ
+from support.environment import REPOSITORY, clean_environ
 from support.zygote import Zygote
 
 FIXED = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -76,20 +76,31 @@ class Warm(Zygote):
     ) -> Program:
         """Start `python WORDS`: a script, `-m` and a module, or `-c` and a program, and arguments.
         `environ` is added to that of `clean_environ`. Where `strict`, FutureWarnings are errors."""
+        added = clean_environ(**{**self._fixed, **(environ or {})})
+        return self._start(words, cwd or Path.cwd(), added, strict)
+
+    def run_with(
+        self,
+        environ: Mapping[str, str],
+        *words: str | Path,
+        cwd: Path,
+        timeout: float | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program to its end: see `start`. `environ` is the whole environment. Raises
+        subprocess.TimeoutExpired."""
+        return self._start(words, cwd, environ, strict=False).wait(timeout)
+
+    def _start(
+        self, words: Sequence[str | Path], cwd: Path, environ: Mapping[str, str], strict: bool
+    ) -> Program:
         output = tempfile.TemporaryDirectory()
         request = {
             "words": list(map(str, words)),
-            "cwd": str(cwd or Path.cwd()),
-            "environ": clean_environ(**{**self._fixed, **(environ or {})}),
+            "cwd": str(cwd),
+            "environ": dict(environ),
             "output": output.name,
             "strict": strict,
         }
-        return self.start_request(request, output)
-
-    def start_request(
-        self, request: dict[str, Any], output: tempfile.TemporaryDirectory[str]
-    ) -> Program:
-        """See `become`."""
         pid = self.ask("start", request)
         return Program(self, pid, os.pidfd_open(pid), request["words"], output)
 
@@ -216,8 +227,17 @@ def import_commands() -> None:
     assert not {"torch", "libcst", "submitit"} & sys.modules.keys()
 
 
+def import_standins() -> None:
+    """What commands and servers of the stand-ins of schedulers import."""
+    sys.path.insert(0, str(REPOSITORY / "tests" / "standins"))
+    for name in ("client", "cobalt_commands", "cobalt_server", "pbs_commands", "pbs_server"):
+        importlib.import_module(f"engine.{name}")
+
+
+IMPORTS = {"torch": import_torch, "commands": import_commands, "standins": import_standins}
+
 if __name__ == "__main__":
-    {"torch": import_torch, "commands": import_commands}[sys.argv[1]]()
+    IMPORTS[sys.argv[1]]()
     gc.freeze()  # a collection in a fork would copy what it looks at
     serve()
     os._exit(0)  # taking torch apart takes seconds

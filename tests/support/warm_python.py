@@ -49,37 +49,39 @@ class WarmPython:
     def __init__(self, folder: Path) -> None:
         environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-        self.python = folder / "bin" / "python"
         self._socket = folder / "socket"
         self._program = folder / "warm_python.py"
-        self._write(folder)
+        # A container has no other file of the tests.
+        self._program.write_text(Path(__file__).read_text())
+        self.python = self.interpreter(folder)
         words = [self.python, self._program, "serve", self._socket]
         self._server = subprocess.Popen(words, env=environ)
         while not self._socket.exists():
             assert self._server.poll() is None
             time.sleep(0.05)
 
-    def _write(self, folder: Path) -> None:
-        """A virtual environment with the packages of this one. Python knows it by the first word of
-        its command line, and so does what asks for `sys.executable`."""
+    def interpreter(self, folder: Path, *more: str) -> Path:
+        """Makes an interpreter in a folder. What it forks are the modules in `PROGRAMS`, and the
+        command lines that fit the shell patterns `more`.
+
+        It is that of a virtual environment with the packages of this one. Python knows it by the
+        first word of its command line, and so does what asks for `sys.executable`."""
         real = Path(sys.prefix)
-        (folder / "bin").mkdir()
+        (folder / "bin").mkdir(parents=True)
         (folder / "lib").symlink_to(real / "lib")
         (folder / "pyvenv.cfg").write_text((real / "pyvenv.cfg").read_text())
-        # A container has no other file of the tests.
-        self._program.write_text(Path(__file__).read_text())
-        cases = "|".join(f'"-m {name}"' for name in PROGRAMS)
+        cases = [f'"-m {name}"|"-m {name} "*|*"/src -m {name} "*' for name in PROGRAMS]
         client = f'-I -S "{self._program}" run "{self._socket}"'
-        self.python.write_text(
+        python = folder / "bin" / "python"
+        python.write_text(
             "#!/bin/bash\n"
-            'words=("$@")\n'
-            'case "$1" in */src) words=("${@:2}") ;; esac\n'
-            f'case "${{words[*]:0:2}}" in {cases})\n'
+            f'case "$*" in {"|".join([*cases, *more])})\n'
             f'  exec -a "$0" "{sys.executable}" {client} "$@" ;;\n'
             "esac\n"
             f'exec -a "$0" "{sys.executable}" "$@"\n'
         )
-        self.python.chmod(0o755)
+        python.chmod(0o755)
+        return python
 
     def close(self) -> None:
         """End the process that forks."""
@@ -93,6 +95,7 @@ class WarmPython:
 def run(path: str, words: list[str]) -> int:
     """Let a fork be `python WORDS`. Returns its exit status; ends by a signal where it did."""
     request = {"words": words, "cwd": os.getcwd(), "environ": dict(os.environ)}
+    request["executable"] = sys.executable
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.connect(path)
         text = json.dumps(request).encode()
@@ -214,14 +217,20 @@ def _become(
     os.environ.clear()
     os.environ.update(request["environ"])
     os.chdir(request["cwd"])
-    words = request["words"]
-    first = os.getcwd() if words[0] == "-m" else words.pop(0)
+    sys.executable = request["executable"]
+    words = [word for word in request["words"] if word != "-u"]
     search = [entry for entry in os.environ.get("PYTHONPATH", "").split(":") if entry]
-    sys.path[:] = [first, *search, *installed]
-    sys.argv = words[1:]
     sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
     try:
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        if words[0] == "-m":
+            sys.path[:] = [os.getcwd(), *search, *installed]
+            sys.argv = words[1:]
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            program = Path(words[0]).resolve()
+            sys.path[:] = [str(program.parent)] * program.is_file() + [*search, *installed]
+            sys.argv = words
+            runpy.run_path(words[0], run_name="__main__")
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from support.campaigns import ID, group, make_campaign
+from support.rank_times import rank_file
 from support.stubs import StubHost
-from support.studies import rank_file, write_timing
+from support.studies import write_timing
 
 from hpc_amp.bench.comparison import Comparison, compare
 from hpc_amp.bench.plan import MODE

@@ -1025,7 +1025,6 @@ def test_a_reader_that_has_seen_enough(host: StubHost) -> None:
         assert result.stdout == "141\n"
 
 
-
 def test_help_shows_each_command_in_a_section(host: StubHost) -> None:
     from hpc_amp.cli.app import app
 

@@ -28,11 +28,11 @@ TRAINING: dict[str, Any] = {
     "train": {"batch_size": 512, "data": "synthetic"},
 }
 # Takes the place of a rank's Python: notes which nodes the launcher got, and reports times.
-_RANK = """#!{python}
+_RANK = """#!{python} -IS
 import json, os, sys
 from pathlib import Path
 sys.path[:0] = [{tests!r}]
-from support.studies import rank_file
+from support.rank_times import rank_file
 attempt = Path(os.environ["HPC_AMP_OUTCOME_FILE"]).parent
 nodes = int(os.environ["HPC_AMP_NNODES"])
 rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import commands
 from support.commands import PATIENT
 from support.container import sif
 from support.stubs import StubHost
@@ -78,6 +79,11 @@ def found(
     return list(check_image(plan, Client(600)))
 
 
+def patient(host: StubHost, *words: str) -> subprocess.CompletedProcess[str]:
+    """`hpc-amp`, which waits for an image as long as it takes."""
+    return commands.python(*PATIENT, *words, cwd=host.work, environ=host.environ())
+
+
 def starts(host: StubHost) -> int:
     """How often the image was started."""
     return sum(words[0] == "exec" for words in host.calls("apptainer"))
@@ -106,7 +112,7 @@ def test_an_image_without_torch_is_refused(
     container = {"image": str(host.image), "python": str(bare)}
     host.write_job({"name": "x", "site": "slurm", "container": container, **TRAIN})
     command, *rest = words.split()
-    result = host.python(*PATIENT, command, "job.yaml", "job.gpus_per_node=1", *rest)
+    result = patient(host, command, "job.yaml", "job.gpus_per_node=1", *rest)
     assert result.returncode == 2, result.stderr
     what = f"hpc-amp: {bare} in the image {host.image} has no torch, which training needs"
     assert result.stderr.startswith(what)
@@ -119,7 +125,7 @@ def test_an_image_without_torch_is_refused(
 def test_the_check_can_be_left_out(host: StubHost, bare: Path) -> None:
     container = {"image": str(host.image), "python": str(bare)}
     host.write_job({"name": "x", "site": "slurm", "container": container, **TRAIN})
-    assert host.python(*PATIENT, "submit", "job.yaml", "--no-check").returncode == 0
+    assert patient(host, "submit", "job.yaml", "--no-check").returncode == 0
     assert starts(host) == 0
 
 

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support import commands
 from support.stubs import StubHost
 
 from hpc_amp.jobs.events import record_event
@@ -80,7 +81,8 @@ def test_a_run_that_is_resumed_before_its_removal_is_kept(
 ) -> None:
     resumed, other = submitted(host, "a", 1), submitted(host, "b", 1)
 
-    result = host.python("-c", RESUMED_MEANWHILE, *command.split(), "--yes")
+    words = ("-c", RESUMED_MEANWHILE, *command.split(), "--yes")
+    result = commands.python(*words, cwd=host.work, environ=host.environ())
 
     assert (result.returncode, result.stdout) == (status, "removed 1 run\n"), result.stderr
     assert f"note: {resumed} has changed meanwhile, and is kept\n" in result.stderr

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import commands
 from support.stubs import StubHost
 from support.waiting import wait_until
 
@@ -432,7 +433,8 @@ def test_a_kill_half_way_is_mended_by_the_next_resume(host: StubHost, step: str)
     (run_dir / "src" / "hpc_amp" / "errors.py").write_text("# of another version\n")
     before = files(run_dir)
 
-    killed = host.python("-c", KILLED, str(run_dir), step)
+    words = ("-c", KILLED, str(run_dir), step)
+    killed = commands.python(*words, cwd=host.work, environ=host.environ())
 
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert host.hpc_amp("resume", "test").returncode == 0

@@ -34,11 +34,11 @@ JOB: dict[str, Any] = {
 }
 
 # Takes the place of a rank's Python: notes where it runs, and measures what it is told.
-_RANK = """#!{python}
+_RANK = """#!{python} -IS
 import json, os, sys, time
 from pathlib import Path
 sys.path[:0] = [{tests!r}]
-from support.studies import rank_file
+from support.rank_times import rank_file
 sys.argv[2] == "--job" or sys.exit("unexpected: " + str(sys.argv))
 run_dir = Path(sys.argv[3]).parent
 nodes = int(os.environ["HPC_AMP_NNODES"])

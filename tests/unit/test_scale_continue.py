@@ -19,8 +19,9 @@ import pytest
 from support import commands
 from support.campaigns import begin_task, points_of
 from support.environment import working_directory
+from support.rank_times import rank_file
 from support.stubs import StubHost, command_that_says
-from support.studies import find_study, rank_file, write_timing
+from support.studies import find_study, write_timing
 from support.waiting import wait_until
 
 from hpc_amp.campaigns import interrupted, submit

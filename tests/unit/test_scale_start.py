@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from support.campaigns import begin_task, points_of
+from support.rank_times import rank_file
 from support.stubs import StubHost
-from support.studies import find_study, rank_file, write_timing
+from support.studies import find_study, write_timing
 from support.terminal import Terminal
 
 from hpc_amp.jobs.events import record_event

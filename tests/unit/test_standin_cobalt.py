@@ -998,7 +998,7 @@ def test_stand_in_dies_with_its_folder(start: Start) -> None:
     cobalt = start(epilogue_delay=None)
     submit(cobalt, f"setsid bash -c 'echo $$ >outside; sleep 1000' &\n{STUBBORN}")
     pids = [started(cobalt), started(cobalt, "outside")]
-    pids.append(int((cobalt.state / "server.pid").read_text()))
+    pids.append(cobalt.server_pid())
     cobalt.state.rename(cobalt.folder / "moved")
     (cobalt.folder / "moved" / "socket").unlink()
     shutil.rmtree(cobalt.folder / "moved")
@@ -1010,7 +1010,7 @@ def test_stand_in_dies_with_the_tests_that_started_it(start: Start) -> None:
     with subprocess.Popen(["sleep", "1000"]) as owner:
         cobalt.config(owner=identity(owner.pid))
         submit(cobalt, STUBBORN)
-        pids = [started(cobalt), int((cobalt.state / "server.pid").read_text())]
+        pids = [started(cobalt), cobalt.server_pid()]
         owner.kill()
     wait_until(lambda: not any(map(is_running, pids)), "the server to end with its owner")
 

@@ -13,25 +13,25 @@ from typing import Any
 
 import pytest
 from support.environment import require_program
-from support.studies import make_study, measure, rank_file, read_study, submit_run, write_timing
+from support.rank_times import rank_file
+from support.studies import make_study, measure, only, read_study, submit_run, write_timing
 
 from hpc_amp.study.analysis import Analysis, analyse
 from hpc_amp.study.caveats import Caveat
-from hpc_amp.study.folder import KINDS
+from hpc_amp.study.folder import KINDS, Kind
 from hpc_amp.study.page import to_html
 from hpc_amp.study.picture import draw
 
 HOSTILE = "<script>alert(1)</script>\"'&{{ 7 * 7 }}<img src=http://example.org/x>"
-# Writes down how a page looks in a frame. Parts of a picture are left to their picture.
+# Writes down how the page in each frame looks. Parts of a picture are left to their picture.
 LOOK = """
-onload = () => {
-  const frame = document.querySelector('iframe').contentWindow;
+const look = frame => {
   const page = frame.document, root = page.documentElement;
   const all = [...page.querySelectorAll('body *')];
   const own = all.filter(e => e.tagName === 'svg' || !e.closest('svg'));
   const box = e => e.getBoundingClientRect();
   const style = (name, part) => frame.getComputedStyle(page.querySelector(name), part);
-  document.querySelector('pre').textContent = JSON.stringify({
+  return {
     width: root.clientWidth,
     needed: root.scrollWidth,
     right: Math.max(...own.map(e => box(e).right)),
@@ -40,7 +40,11 @@ onload = () => {
     row: style('tbody tr').display,
     titles: style('td', '::before').content,
     font: parseFloat(style('td').fontSize),
-  });
+  };
+};
+onload = () => {
+  const looks = [...document.querySelectorAll('iframe')].map(e => look(e.contentWindow));
+  document.querySelector('pre').textContent = JSON.stringify(looks);
 };
 """
 
@@ -79,14 +83,24 @@ def analysed(folder: Path, **changes: Any) -> Analysis:
     return analyse(read_study(study))
 
 
-def page_of(*analyses: Analysis) -> str:
-    drawn = {kind: draw(kind, analyses) for kind in KINDS}
-    return to_html(analyses, {kind: pictures["svg"] for kind, pictures in drawn.items()})
+def drawn(analysis: Analysis) -> dict[Kind, bytes]:
+    with only("svg"):
+        return {kind: draw(kind, [analysis])["svg"] for kind in KINDS}
 
 
 @pytest.fixture(scope="module")
-def html(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return page_of(analysed(tmp_path_factory.mktemp("page")))
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    return analysed(tmp_path_factory.mktemp("page"))
+
+
+@pytest.fixture(scope="module")
+def pictures(plain: Analysis) -> dict[Kind, bytes]:
+    return drawn(plain)
+
+
+@pytest.fixture(scope="module")
+def html(plain: Analysis, pictures: dict[Kind, bytes]) -> str:
+    return to_html([plain], pictures)
 
 
 def test_it_refers_to_nothing_outside(html: str) -> None:
@@ -137,8 +151,7 @@ def test_what_was_not_measured_is_no_zero_in_a_bar(tmp_path: Path) -> None:
 
 def test_hostile_names_are_text(tmp_path: Path) -> None:
     analysis = analysed(tmp_path, device=HOSTILE, host=HOSTILE)
-    html = page_of(analysis)
-    page = Page(html)
+    page = Page(to_html([analysis], drawn(analysis)))
     assert not {"script", "img"} & set(page.tags)
     assert HOSTILE in page.text
 
@@ -172,23 +185,32 @@ def browse(folder: Path, *options: str) -> str:
     return result.stdout
 
 
-def shown(folder: Path, html: str, width: int) -> dict[str, Any]:
-    """Facts about the page in a window of that many pixels: a frame, since a window of headless
-    Chromium is never narrower than 500."""
-    (folder / "report.html").write_text(html)
-    (folder / "frame.html").write_text(
-        f"<iframe width={width} height=800 src=report.html></iframe><pre></pre>"
-        f"<script>{LOOK}</script>"
-    )
-    dumped = browse(folder, "--window-size=1600,1000", "--dump-dom", f"file://{folder}/frame.html")
-    found = re.search(r"<pre>(\{.*\})</pre>", dumped)
+WIDTHS = (320, 360, 768, 1280)
+
+
+@pytest.fixture(scope="module")
+def looks(tmp_path_factory: pytest.TempPathFactory, html: str) -> dict[int | str, dict[str, Any]]:
+    """Facts about the page in windows of so many pixels, and about one with `long names` on a
+    phone. The windows are frames, since a window of headless Chromium is never narrower than 500,
+    and all are in one page: starting a browser takes a second."""
+    folder = tmp_path_factory.mktemp("browser")
+    (folder / "page.html").write_text(html)
+    long = analysed(folder, device="x" * 400)
+    (folder / "long.html").write_text(to_html([long], drawn(long)))
+    frames = [f"<iframe width={width} height=800 src=page.html></iframe>" for width in WIDTHS]
+    frames.append("<iframe width=360 height=800 src=long.html></iframe>")
+    text = f"{''.join(frames)}<pre></pre><script>{LOOK}</script>"
+    (folder / "frames.html").write_text(text)
+    dumped = browse(folder, "--window-size=1600,1000", "--dump-dom", f"file://{folder}/frames.html")
+    found = re.search(r"<pre>(\[.*\])</pre>", dumped)
     assert found, dumped[-2000:]
-    return json.loads(found[1].replace("&quot;", '"'))  # type: ignore[no-any-return]
+    facts = json.loads(found[1].replace("&quot;", '"'))
+    return dict(zip((*WIDTHS, "long names"), facts, strict=True))
 
 
-@pytest.mark.parametrize("width", [320, 360, 768, 1280])
-def test_it_fits_every_screen(tmp_path: Path, html: str, width: int) -> None:
-    facts = shown(tmp_path, html, width)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_it_fits_every_screen(looks: dict[int | str, dict[str, Any]], width: int) -> None:
+    facts = looks[width]
     assert facts["width"] == width
     assert facts["needed"] <= width
     assert facts["right"] <= width
@@ -199,16 +221,15 @@ def test_it_fits_every_screen(tmp_path: Path, html: str, width: int) -> None:
     assert min(first_width, second_width) > 0.4 * width
 
 
-def test_rows_are_cards_on_a_phone(tmp_path: Path, html: str) -> None:
-    facts = shown(tmp_path, html, 360)
+def test_rows_are_cards_on_a_phone(looks: dict[int | str, dict[str, Any]]) -> None:
+    facts = looks[360]
     assert (facts["row"], facts["titles"]) == ("grid", '"nodes"')
-    facts = shown(tmp_path, html, 1280)
+    facts = looks[1280]
     assert (facts["row"], facts["titles"]) == ("table-row", "none")
 
 
-def test_long_names_do_not_break_a_phone(tmp_path: Path) -> None:
-    analysis = analysed(tmp_path, device="x" * 400)
-    facts = shown(tmp_path, page_of(analysis), 360)
+def test_long_names_do_not_break_a_phone(looks: dict[int | str, dict[str, Any]]) -> None:
+    facts = looks["long names"]
     assert facts["needed"] <= 360
     assert facts["right"] <= 360
 
@@ -224,12 +245,12 @@ def printed(folder: Path, html: str) -> list[str]:
     return subprocess.run(command, check=True, text=True, capture_output=True).stdout.split("\n")
 
 
-def test_many_warnings_leave_no_page_half_empty(tmp_path: Path) -> None:
-    analysis = analysed(tmp_path)
+def test_many_warnings_leave_no_page_half_empty(
+    tmp_path: Path, plain: Analysis, pictures: dict[Kind, bytes]
+) -> None:
     many = tuple(Caveat("noisy", f"number {number}") for number in range(40))
-    first, *others = "\n".join(printed(tmp_path, page_of(replace(analysis, caveats=many)))).split(
-        "\f"
-    )
+    html = to_html([replace(plain, caveats=many)], pictures)
+    first, *others = "\n".join(printed(tmp_path, html)).split("\f")
     assert "number 5\n" in first
     assert "number 39\n" in "".join(others)
 

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from support.studies import make_study, measure, read_study, submit_run
+from support.studies import make_study, measure, only, read_study, submit_run
 
 from hpc_amp.study.analysis import Analysis, analyse
 from hpc_amp.study.picture import draw
 
 BLUE, VERMILLION = (0, 114, 178), (213, 94, 0)
+Pictures = dict[str, bytes]
 
 
 def analysed(
@@ -36,45 +37,52 @@ def colours(png: bytes) -> set[object]:
     return {colour for _, colour in counted}
 
 
-def test_a_png_and_an_svg(tmp_path: Path) -> None:
-    pictures = draw("strong", [analysed(tmp_path)])
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    return analysed(tmp_path_factory.mktemp("one"))
+
+
+@pytest.fixture(scope="module")
+def pictures(one: Analysis) -> Pictures:
+    """Those of the study `one`."""
+    return draw("strong", [one])
+
+
+def test_a_png_and_an_svg(one: Analysis, pictures: Pictures) -> None:
     image = Image.open(io.BytesIO(pictures["png"]))
     assert image.width in (919, 920)  # 4.6 inches of 200 dots, rounded by matplotlib
     assert BLUE in colours(pictures["png"])
     root = ET.fromstring(pictures["svg"])
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    assert draw("weak", [analysed(tmp_path / "other")]) == {}
+    assert draw("weak", [one]) == {}
 
 
-def test_the_same_study_gives_the_same_bytes(tmp_path: Path) -> None:
-    analysis = analysed(tmp_path)
-    assert draw("strong", [analysis]) == draw("strong", [analysis])
+def test_the_same_study_gives_the_same_bytes(one: Analysis, pictures: Pictures) -> None:
+    assert draw("strong", [one]) == pictures
 
 
-def test_a_picture_says_itself_on_which_data(tmp_path: Path) -> None:
+def test_a_picture_says_itself_on_which_data(tmp_path: Path, pictures: Pictures) -> None:
     """It goes into a proposal without the page around it. Letters are paths: what can be seen is
     that they are others."""
-    real = analysed(tmp_path / "real")
-    made_up = analysed(tmp_path / "synthetic", data="SYNTHETIC")
-    assert draw("strong", [real]) != draw("strong", [made_up])
+    made_up = draw("strong", [analysed(tmp_path, data="SYNTHETIC")])
+    assert all(made_up[form] != pictures[form] for form in pictures)
 
 
-def test_settings_of_the_user_change_nothing(tmp_path: Path) -> None:
+def test_settings_of_the_user_change_nothing(one: Analysis, pictures: Pictures) -> None:
     import matplotlib
 
-    analysis = analysed(tmp_path)
-    wanted = draw("strong", [analysis])
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "text.usetex": True}):
-        assert draw("strong", [analysis]) == wanted
+        assert draw("strong", [one]) == pictures
 
 
-def test_two_studies_have_two_colours_and_two_markers(tmp_path: Path) -> None:
-    one, two = analysed(tmp_path), analysed(tmp_path, "bare", 0.5)
-    pictures = draw("strong", [one, two])
-    assert {BLUE, VERMILLION} <= colours(pictures["png"])
-    assert VERMILLION not in colours(draw("strong", [one])["png"])
+def test_two_studies_have_two_colours_and_two_markers(
+    tmp_path: Path, one: Analysis, pictures: Pictures
+) -> None:
+    both = draw("strong", [one, analysed(tmp_path, "bare", 0.5)])
+    assert {BLUE, VERMILLION} <= colours(both["png"])
+    assert VERMILLION not in colours(pictures["png"])
     # The markers of a series are one path that is used again and again.
-    used = re.findall(rb'<use xlink:href="#(m[0-9a-f]+)"', pictures["svg"])
+    used = re.findall(rb'<use xlink:href="#(m[0-9a-f]+)"', both["svg"])
     assert len(set(used)) >= 2
 
 
@@ -84,7 +92,8 @@ def test_few_points_can_be_drawn(tmp_path: Path, measured: tuple[int, ...]) -> N
     for nodes in measured:
         measure(study, "strong", nodes, 1, 0.1 / nodes, gpus_per_node=1)
         submit_run(study, "strong", nodes, 2, state="failed")
-    pictures = draw("strong", [analyse(read_study(study))])
+    with only("png"):
+        pictures = draw("strong", [analyse(read_study(study))])
     assert BLUE in colours(pictures["png"])
 
 
@@ -95,7 +104,8 @@ def test_an_axis_of_throughput_has_three_numbers_at_least(tmp_path: Path, slower
     for nodes in (1, 2):
         seconds = 0.5 * nodes ** (math.log2(slower) if slower > 1 else 0)
         measure(study, "strong", nodes, 1, seconds, gpus_per_node=1)
-    svg = draw("strong", [analyse(read_study(study))])["svg"].decode()
+    with only("svg"):
+        svg = draw("strong", [analyse(read_study(study))])["svg"].decode()
     first_axes = svg[svg.index('id="axes_1"') : svg.index('id="axes_2"')]
     ticks = re.findall(r'<g id="ytick_\d+">(.*?)\n    </g>', first_axes, re.DOTALL)
     assert sum('id="text_' in tick for tick in ticks) >= 3
@@ -109,9 +119,8 @@ def test_throughput_that_falls_can_be_drawn(tmp_path: Path) -> None:
     assert BLUE in colours(draw("strong", [analysis])["png"])
 
 
-def test_names_are_not_mathematics(tmp_path: Path) -> None:
+def test_names_are_not_mathematics(one: Analysis) -> None:
     """A pair of dollar signs would be; a device or a data set may be called anything."""
-    analysis = analysed(tmp_path)
-    campaign = replace(analysis.study.campaign, name="$\\frac{1}{$ a_b")
-    named = replace(analysis, study=replace(analysis.study, campaign=campaign))
+    campaign = replace(one.study.campaign, name="$\\frac{1}{$ a_b")
+    named = replace(one, study=replace(one.study, campaign=campaign))
     assert BLUE in colours(draw("strong", [named])["png"])

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.studies import make_study, measure, rank_file, read_study, submit_run, write_timing
+from support.rank_times import rank_file
+from support.studies import make_study, measure, read_study, submit_run, write_timing
 
 from hpc_amp.study.analysis import Analysis, analyse
 from hpc_amp.study.curve import Curve, make_curve

@@ -82,7 +82,7 @@ go_on() {
   # complete the job. If the controller does not answer, the request is repeated.
   local said pause accepted=no last_try=$((SECONDS + 3600))
   # Slurm also sends SIGTERM at the time limit, and accepts a requeue until it kills the job.
-  trap '[ "$accepted" = yes ] || [ "$(date +%s)" -lt "$deadline" ] || starts_again || scontrol requeue "$job_id" || true; exit 0' TERM
+  trap '[ "$accepted" = yes ] || ! out_of_time || starts_again || scontrol requeue "$job_id" || true; exit 0' TERM
   while [ "$SECONDS" -lt "$last_try" ]; do
     if said=$(scontrol requeue "$job_id" 2>&1); then
       accepted=yes

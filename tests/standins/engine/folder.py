@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,25 +95,29 @@ class Folder:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
 
-    def _start_server(self, kind: str) -> socket.socket:
+    def serve(self, run: Callable[[], object]) -> socket.socket:
+        """A connection to the server, which `run` starts where there is none: it runs `serve.py`,
+        which ends when the server listens."""
         with self.lock():
             connection = self._connect()
             if connection is not None:
                 return connection
-            with self.log.open("ab") as log:
-                # The server goes on in a child of this process, which ends when the server listens.
-                subprocess.run(
-                    [sys.executable, "-I", "-S", ENGINE / "serve.py", kind, self.path],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd="/",
-                    check=False,
-                )
+            run()
             connection = self._connect()
             if connection is None:
                 raise ServerDown(f"the stand-in's server did not start:\n{self.log.read_text()}")
             return connection
+
+    def _run_server(self, kind: str) -> None:
+        with self.log.open("ab") as log:
+            subprocess.run(
+                [sys.executable, "-I", "-S", ENGINE / "serve.py", kind, self.path],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                check=False,
+            )
 
     def check(self) -> None:
         """Raise where the server broke down: that is a defect of the stand-in."""
@@ -129,7 +133,7 @@ class Folder:
             if connection is None:
                 if not start:
                     raise ServerDown("not running")
-                connection = self._start_server(kind)
+                connection = self.serve(lambda: self._run_server(kind))
             with connection:
                 try:
                     connection.sendall(json.dumps(request).encode() + b"\n")

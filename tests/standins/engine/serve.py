@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from engine.cobalt_server import CobaltServer
 from engine.folder import Folder
+from engine.nodes import identity
 from engine.pbs_server import PbsServer
 
 SERVERS = {server.kind: server for server in (CobaltServer, PbsServer)}
@@ -30,7 +32,9 @@ def main(kind: str, path: str) -> None:
     if os.fork() > 0:
         os._exit(0)
     try:
-        (folder.path / "server.pid").write_text(f"{os.getpid()}\n")
+        part = folder.path / "server.part"
+        part.write_text(json.dumps(identity(os.getpid())))
+        part.replace(folder.path / "server.pid")
         SERVERS[kind](folder).run(listener)
     except BaseException:
         # Every command says so from now on, and ending the stand-in fails: nothing hides a defect.
