@@ -34,7 +34,7 @@ def main() -> None:
 def _main() -> NoReturn:
     # Most commands are short, and leave little to collect. Python looks for it dozens of times
     # during the imports and, unless all objects are set aside, several times at the end: a tenth of
-    # the CPU time.
+    # the CPU time. All files are closed where they are written, so none is left to this collection.
     gc.set_threshold(100_000)
     atexit.register(gc.freeze)
     import click

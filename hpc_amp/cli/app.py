@@ -78,7 +78,7 @@ ENVIRONMENT = {
 """The environment variables that the commands read, with their meanings."""
 
 # What people type by the habit of other programs, and the command that does it here.
-_MEANT = {
+MEANT = {
     "cat": "logs RUN",
     "clean": "prune, or hpc-amp rm RUN",
     "delete": "rm RUN, or hpc-amp cancel RUN",
@@ -130,8 +130,8 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command. Raises click.UsageError; for a word of `_MEANT`, with the command."""
-        meant = _MEANT.get(args[0])
+        """Find the command. Raises click.UsageError; for a word of `MEANT`, with the command."""
+        meant = MEANT.get(args[0])
         if meant is not None:
             raise click.UsageError(f"No such command '{args[0]}'. Try: hpc-amp {meant}.", ctx)
         return super().resolve_command(ctx, args)

@@ -91,7 +91,7 @@ class JobSource(NamedTuple):
             return "auto"
         if isinstance(node, Scalar):
             node, _ = expand_path(node, "site")
-        return str(read_value(Job, "site", node))
+        return str(read_value(self.schema, "site", node))
 
     def validate(self, defaults: MappingNode | None = None) -> LoadedJob:
         """Validate the job. `defaults` are a site's defaults, for keys that neither the file nor an

@@ -44,6 +44,18 @@ def test_a_job_survives_the_way_through_json():
     assert job_from_plain(to_plain(job)) == job
 
 
+def test_sections_are_equal_if_all_their_keys_are():
+    assert Data(augment=Augment(crop=2)) == Data(augment=Augment(crop=2))
+    assert Data(augment=Augment(crop=2)) != Data(augment=Augment(crop=3))
+    assert Augment() != Data()
+    assert Model() != "resnet18"
+    assert repr(Augment(crop=2)) == "Augment(crop=2, flip=True, cutout=0)"
+    with pytest.raises(AttributeError, match="cannot assign to field 'crop'"):
+        Augment().crop = 2
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Augment())
+
+
 def test_the_file_is_kept_as_given():
     loaded = load(RUN + "# a comment\n")
     assert loaded.text == RUN + "# a comment\n"

@@ -124,6 +124,31 @@ def test_a_job_on_this_machine_needs_no_directives(host: StubHost) -> None:
     assert not {name for name in modules for one in unwanted if within(name, one)}
 
 
+DATACLASSES = (
+    "import atexit, dataclasses, sys; out = open(sys.argv.pop(1), 'w')\n"
+    "def made():\n"
+    "    from hpc_amp.config.values import Section\n"
+    "    for name, module in list(sys.modules.items()):\n"
+    "        for one in vars(module).values() if name.startswith('hpc_amp') else ():\n"
+    "            if isinstance(one, type) and dataclasses.is_dataclass(one):\n"
+    "                if not issubclass(one, Section) or '__eq__' in vars(one):\n"
+    "                    print(one.__name__, file=out, flush=True)\n"
+    "atexit.register(made)\n"
+    "from hpc_amp.cli import main; main()"
+)
+
+
+def test_few_dataclasses_are_made(host: StubHost) -> None:
+    """Each takes longer than the import of a small module: see docs/decisions.md."""
+    host.write_job({"name": "test", "site": "local", "train": {}, "job": {"gpus_per_node": 2}})
+    path = host.folder / "dataclasses"
+
+    result = host.python("-c", DATACLASSES, str(path), "submit", "job.yaml", "--dry-run")
+
+    assert result.returncode == 0, result.stderr
+    assert set(path.read_text().split()) == {"Interval", "Plan", "Spec"}
+
+
 def test_what_must_not_be_imported_exists() -> None:
     known = {*modules_below(PACKAGE), *sys.stdlib_module_names, "yaml", "jinja2", "markupsafe"}
 
