@@ -97,6 +97,7 @@ def _run_job(path: Path, what: list[str]) -> NoReturn:
     elif what[0] == "--ranks" and len(what) == 2:
         from hpc_amp.distributed.processes import run_ranks  # only needed here
 
+        end_with_parent()  # by SIGTERM, at which the ranks save
         sys.exit(run_ranks(int(what[1]), [sys.executable, *sys.orig_argv[1:-2]]))
     elif what == ["--shell"]:
         become_alone(_shell(path, _read(path)))

@@ -48,18 +48,18 @@ class Compiler(Observer):
         given = Path(os.environ.get(_FOLDER, "")).name
         if not given or given.startswith("torchinductor_"):
             os.environ[_FOLDER] = str(run.path.parent / ".compiled" / _platform(device))
-        inductor.fx_graph_cache = True
+        _set(inductor, "fx_graph_cache", True)
         if device.type == "cpu":
             # Convolutions keep the memory order of the job and of `to_channels_last`. Otherwise,
             # all would get channels-last order, which corrupts the memory for some of them.
-            inductor.layout_optimization = False
+            _set(inductor, "layout_optimization", False)
         # Otherwise each rank starts a process for each core of the node.
-        inductor.compile_threads = torch.get_num_threads()
+        _set(inductor, "compile_threads", torch.get_num_threads())
         # After 8 shapes, of all networks together, torch would run them as they are. A resume
         # counts from 0 again, and would not be exact.
-        dynamo.cache_size_limit = dynamo.accumulated_cache_size_limit = _MOST
-        if hasattr(dynamo, "fail_on_cache_limit_hit"):  # older versions only warn
-            dynamo.fail_on_cache_limit_hit = True
+        _set(dynamo, "cache_size_limit", _MOST)
+        _set(dynamo, "accumulated_cache_size_limit", _MOST)
+        _set(dynamo, "fail_on_cache_limit_hit", True)  # older versions only warn
         self._said = ""
         probe = torch.ones(8, device=device)
         try:
@@ -109,6 +109,12 @@ class Compiler(Observer):
         if text != self._said:
             engine.tracker.say(f"train.compile: {text}")
         self._said = text
+
+
+def _set(config: Any, name: str, value: object) -> None:
+    """Set an option of torch, if this version has it. torch 2.1 lacks some."""
+    if hasattr(config, name):
+        setattr(config, name, value)
 
 
 def summary() -> str:

@@ -16,9 +16,10 @@ from support.paired import paired
 from support.training import FEATURES, Regression, engine, fit_until, settings
 
 from hpc_amp.errors import KeyProblem
-from hpc_amp.train.compiling import summary
+from hpc_amp.train.compiling import Compiler, summary
 from hpc_amp.train.engine import Engine
 from hpc_amp.train.errors import TrainingError
+from hpc_amp.train.rundir import RunDirectory
 
 
 @pytest.fixture(autouse=True)
@@ -135,6 +136,29 @@ def test_each_shape_is_compiled_however_many_came_before(
     made = engine(tmp_path / "few", compile=True)
     with pytest.raises(TrainingError, match=r"more than 2 shapes .* Set train\.compile to false"):
         train(made, range(2, 5))
+
+
+class _OldConfig:
+    """As in torch 2.1: options that it does not have cannot be set."""
+
+    __slots__ = ("cache_size_limit", "compile_threads", "layout_optimization")
+
+    def __init__(self) -> None:
+        for name in self.__slots__:
+            setattr(self, name, None)
+
+
+def test_older_versions_of_torch_have_fewer_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch._inductor.config
+
+    old = _OldConfig()
+    monkeypatch.setattr(torch._dynamo, "config", old)
+    monkeypatch.setattr(torch._inductor, "config", old)
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    Compiler(RunDirectory(tmp_path, 1), torch.device("cpu"))
+    assert (old.cache_size_limit, old.layout_optimization) == (256, False)
 
 
 # In a process of its own: without the order of `to_channels_last`, oneDNN corrupts its memory.

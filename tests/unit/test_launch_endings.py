@@ -81,7 +81,10 @@ def test_a_job_that_slurm_has_requeued_already_is_left_to_it(host: StubHost) -> 
 # ---- a launcher that is killed -------------------------------------------------------------------
 
 
-def test_no_rank_outlives_the_attempt_of_a_launcher_that_was_killed(host: StubHost) -> None:
+@pytest.mark.parametrize("killed", ["launcher", "shell above it"])
+def test_no_rank_outlives_the_attempt_of_a_launcher_that_was_killed(
+    killed: str, host: StubHost
+) -> None:
     """One that saves in the grace time may do so, and one that ignores SIGTERM is killed."""
     ranks = (
         "case $RANK in 0) trap 'sleep 1; touch saved; exit 75' TERM ;; 1) trap '' TERM ;; esac; "
@@ -93,7 +96,9 @@ def test_no_rank_outlives_the_attempt_of_a_launcher_that_was_killed(host: StubHo
     wait_until(lambda: len(list(host.work.glob("pid-?"))) == 2, "both ranks run")
     attempt = run_dir / "attempts" / "1"
 
-    os.kill(int((attempt / "launcher").read_text()), signal.SIGKILL)
+    launcher = (attempt / "launcher").read_text().strip()
+    above = Path(f"/proc/{launcher}/stat").read_text().rpartition(")")[2].split()[1]
+    os.kill(int(launcher if killed == "launcher" else above), signal.SIGKILL)
     wait_for_file(attempt / "ended")
 
     assert (host.work / "saved").exists()
