@@ -59,8 +59,8 @@ def prune(
     """Remove old runs that have ended. With NAME, only runs of these jobs.
 
     Runs that wait or run, those of sweeps, studies and benchmarks, those whose checkpoints another
-    run starts from, and those of other users stay as they are. Copies of the package that no run uses are removed
-    too.
+    run starts from, and those of other users stay as they are. Copies of the package that no run
+    uses are removed too.
     """
     from hpc_amp.config.units import parse_duration
     from hpc_amp.jobs.removal import old_runs, remove_remains

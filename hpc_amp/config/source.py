@@ -213,6 +213,10 @@ def _neighbours(path: Path, kind: str) -> str:
         names = [item.name for item in path.parent.iterdir() if item.suffix in endings]
     except OSError:
         return f"there is no folder {path.parent} either; check the path"
-    wanted = [path.name] if path.suffix else [f"{path.name}{ending}" for ending in endings]
-    near = [one for name in wanted for one in get_close_matches(name, names, n=1)]
-    return f"did you mean {path.parent / near[0]}?" if near else "check the path"
+    # Of files that only differ in their endings, the one with the ending that was given.
+    names.sort(key=lambda name: (not name.endswith(path.suffix), name))
+    stems = [name.rpartition(".")[0] for name in names]
+    near = get_close_matches(path.stem, stems, n=1)
+    if not near:
+        return "check the path"
+    return f"did you mean {path.parent / names[stems.index(near[0])]}?"

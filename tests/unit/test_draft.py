@@ -80,7 +80,10 @@ def test_what_is_saved_is_what_is_submitted(host: StubHost) -> None:
         (["trian.py"], "trian.py: there is no such job file; did you mean train.py?"),
         (["trian"], "trian: there is no such job file; did you mean train.py?"),
         (["job.yml"], "job.yml: there is no such job file; did you mean job.yaml?"),
-        (["train.py", "--lr", "1"], "No such option '--lr'. Arguments of a program follow after --."),
+        (
+            ["train.py", "--lr", "1"],
+            "No such option '--lr'. Arguments of a program follow after --.",
+        ),
         (["train.py", "--nods", "1"], "No such option '--nods'. Did you mean '--nodes'?"),
         (["train.py", "--gpus", "many"], "job.gpus_per_node: must be a whole number"),
     ],

@@ -184,7 +184,7 @@ class UnpairedData(GanData):
         )
 
     def samples(self) -> int | None:
-        """How many images of the larger domain for training are below `root`. Raises FolderError."""
+        """How many training images the larger domain has. Raises FolderError."""
         files, _ = self.scan()
         return max(len(files.a), len(files.b))
 
