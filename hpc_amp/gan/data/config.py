@@ -11,6 +11,7 @@ from hpc_amp.gan.data.folders import (
     ClassFolder,
     PairedFiles,
     UnpairedFiles,
+    left_out,
     scan_classes,
     scan_domains,
     scan_pairs,
@@ -106,7 +107,11 @@ class GanData:
     def examine(self) -> str:
         """What the data is, in words, from a look at the names of the files. `hpc-amp validate` and
         `doctor` show it. Raises FolderError."""
-        return "synthetic images" if self.name == "synthetic" else f"{self.found()} in {self.root}"
+        if self.name == "synthetic":
+            return "synthetic images"
+        others = left_out(self.folder)
+        note = f" ({others} left out, whose formats are not read)" if others else ""
+        return f"{self.found()} in {self.root}{note}"
 
     def found(self) -> str:
         """What is below `root`, in words. Raises FolderError."""
