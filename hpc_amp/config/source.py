@@ -45,6 +45,10 @@ _ADVICE = {
 }
 
 
+_PROGRAMS = (".py", ".sh")
+"""Endings of the names of programs."""
+
+
 class _Loader(_Base):  # type: ignore[misc]  # its C base may be absent, so it has no static type
     """Composes nodes without resolving types. A node with an explicit tag keeps it."""
 
@@ -77,6 +81,12 @@ def read_file(path: Path, kind: str) -> tuple[str, MappingNode]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"cannot read this {kind}: {reason}", where=str(path)) from None
+    if kind == "job file" and path.suffix in _PROGRAMS:
+        raise ConfigError(
+            "this is a program, and not a job file",
+            where=str(path),
+            hint=f"hpc-amp init {path} writes a job file for it",
+        )
     return text, parse_file(text, str(path), kind)
 
 
@@ -208,7 +218,7 @@ def _neighbours(path: Path, kind: str) -> str:
     program can stand in the place of a job file."""
     from difflib import get_close_matches
 
-    endings = (".yaml", ".yml", *((".py", ".sh") if kind == "job file" else ()))
+    endings = (".yaml", ".yml", *(_PROGRAMS if kind == "job file" else ()))
     try:
         names = [item.name for item in path.parent.iterdir() if item.suffix in endings]
     except OSError:
