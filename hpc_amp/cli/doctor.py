@@ -11,6 +11,7 @@ import click
 from hpc_amp.cli.options import json_option
 
 if TYPE_CHECKING:
+    from hpc_amp.config.load import JobText
     from hpc_amp.finding import Finding
 
 
@@ -51,7 +52,7 @@ def doctor(
     if network:
         if config is None or image is not None:
             raise click.UsageError("--network needs CONFIG and does not work with --image.")
-        _network(config, overrides, as_json)
+        _network(_job(config), overrides, as_json)
         return
     if image is not None:
         if config is not None:
@@ -60,10 +61,20 @@ def doctor(
             )
         found = examine.examine_image(image)
     elif config is not None:
-        found = examine.examine_job(config, overrides, quick=quick)
+        found = examine.examine_job(_job(config), overrides, quick=quick)
     else:
         found = examine.examine_machine()
     _report(found, as_json)
+
+
+def _job(config: Path) -> Path | JobText:
+    """The job file `config`, or the job of a program or a run."""
+    from hpc_amp.draft.program import job_or_program
+
+    job = job_or_program(config, ())
+    if not isinstance(job, Path) and job.folder not in (None, Path.cwd()):
+        raise click.UsageError(f"{config} was submitted in {job.folder}: change to that folder.")
+    return job
 
 
 def _report(found: list[Finding], as_json: bool) -> NoReturn:
@@ -76,7 +87,7 @@ def _report(found: list[Finding], as_json: bool) -> NoReturn:
     raise SystemExit(exit_status(found))
 
 
-def _network(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
+def _network(config: Path | JobText, overrides: tuple[str, ...], as_json: bool) -> None:
     from hpc_amp.doctor.network import measure
     from hpc_amp.finding import exit_status
 

@@ -22,8 +22,9 @@ _HEAD = """# All commands
 <!-- made by `python -m hpc_amp.cli.document` -->
 
 `hpc-amp COMMAND --help` prints the same text. CONFIG is a job file. submit, run, sweep,
-render, validate and config also take a program, or a run directory, whose job runs again. KEY=VALUE
-replaces one value. RUN is a run directory, a job id, or the name of a job (its newest run).
+render, validate, config and doctor also take a program, or a run directory, whose job runs again.
+KEY=VALUE replaces one value. RUN is a run directory, a job id, or the name of a job (its newest
+run).
 
 ## Environment variables
 

@@ -44,6 +44,10 @@ _ADVICE = {
 }
 
 
+_PROGRAMS = (".py", ".sh")
+"""Endings of the names of programs."""
+
+
 class _Loader(_Base):  # type: ignore[misc]  # its C base may be absent, so it has no static type
     """Composes nodes without resolving types. A node with an explicit tag keeps it."""
 
@@ -76,6 +80,12 @@ def read_file(path: Path, kind: str) -> tuple[str, MappingNode]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"cannot read this {kind}: {reason}", where=str(path)) from None
+    if kind == "job file" and path.suffix in _PROGRAMS:
+        raise ConfigError(
+            "this is a program, and not a job file",
+            where=str(path),
+            hint=f"hpc-amp init {path} writes a job file for it",
+        )
     return text, parse_file(text, str(path), kind)
 
 
@@ -207,11 +217,15 @@ def _neighbours(path: Path, kind: str) -> str:
     program can stand in the place of a job file."""
     from difflib import get_close_matches
 
-    endings = (".yaml", ".yml", *((".py", ".sh") if kind == "job file" else ()))
+    endings = (".yaml", ".yml", *(_PROGRAMS if kind == "job file" else ()))
     try:
         names = [item.name for item in path.parent.iterdir() if item.suffix in endings]
     except OSError:
         return f"there is no folder {path.parent} either; check the path"
-    wanted = [path.name] if path.suffix else [f"{path.name}{ending}" for ending in endings]
-    near = [one for name in wanted for one in get_close_matches(name, names, n=1)]
-    return f"did you mean {path.parent / near[0]}?" if near else "check the path"
+    # Of files that only differ in their endings, the one with the ending that was given.
+    names.sort(key=lambda name: (not name.endswith(path.suffix), name))
+    stems = [name.rpartition(".")[0] for name in names]
+    near = get_close_matches(path.stem, stems, n=1)
+    if not near:
+        return "check the path"
+    return f"did you mean {path.parent / names[stems.index(near[0])]}?"

@@ -56,7 +56,7 @@ def examine_machine(environ: Mapping[str, str] = os.environ) -> list[Finding]:
 
 
 def examine_job(
-    config: Path,
+    config: Path | JobText,
     overrides: Sequence[str],
     *,
     quick: bool = False,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.config.checks import check_job
+from hpc_amp.config.load import JobText
 from hpc_amp.config.schema import Job, Restarts
 from hpc_amp.config.sites import load_for_site
 from hpc_amp.finding import Finding, to_text
@@ -97,7 +98,7 @@ class NetworkMeasurement:
 
 
 def measure(
-    config: Path, overrides: Sequence[str], say: Callable[[str], object]
+    config: Path | JobText, overrides: Sequence[str], say: Callable[[str], object]
 ) -> NetworkMeasurement:
     """Submit the job, wait until it ends, and read its result.
 

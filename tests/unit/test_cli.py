@@ -623,7 +623,7 @@ def test_runs_are_chosen_by_name_state_and_age(host: StubHost) -> None:
     assert chosen("--state", "failed", "--state", "finished", "-n", "1") == [ids[2]]
     watched = host.hpc_amp("status", "--watch", "-n", "1")
     assert watched.stdout == host.hpc_amp("status", "-n", "1").stdout  # all have ended
-    assert "no runs that are asked for" in host.hpc_amp("status", "--state", "running").stdout
+    assert "no matching runs in runs" in host.hpc_amp("status", "--state", "running").stdout
     assert "not one of" in fails(host.hpc_amp("status", "--state", "asleep"))
     assert "leave out RUN" in fails(host.hpc_amp("status", "one", "-n", "1"))
     (Path(run_dir) / "logs" / "job.log").write_text("the newest\n")

@@ -835,6 +835,21 @@ def test_bad_input(host: StubHost, words: list[str], message: str) -> None:
     assert message in line
 
 
+def test_the_job_of_a_program(host: StubHost) -> None:
+    (host.work / "train.py").write_text("if True:\n    print(1)\n")
+
+    result = host.hpc_amp("doctor", "train.py", "site=slurm", "job.gpus_per_node=0")
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "ok    program" in result.stdout
+    shell = host.hpc_amp("shell", "--print", "train.py")  # which takes no program
+    assert (shell.returncode, shell.stderr) == (
+        2,
+        "hpc-amp: train.py: this is a program, and not a job file; hpc-amp init train.py writes a "
+        "job file for it\n",
+    )
+
+
 def test_a_job_with_two_faults(host: StubHost) -> None:
     host.write_job(
         {

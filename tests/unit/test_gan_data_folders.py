@@ -20,7 +20,7 @@ from hpc_amp.data.errors import DataError
 from hpc_amp.distributed.world import World
 from hpc_amp.gan.data.batches import ClassBatch, PairedBatch, UnpairedBatch, condition
 from hpc_amp.gan.data.config import ClassData, PairedData, UnpairedData
-from hpc_amp.gan.data.folders import scan_domains
+from hpc_amp.gan.data.folders import FolderError, scan_domains
 from hpc_amp.gan.data.reading import MapFiles
 from hpc_amp.gan.data.training import (
     Prepared,
@@ -212,6 +212,26 @@ def test_ids_that_mean_no_label(
             write_map(tmp_path / f"{split}_label/{number}.png", number, mode=mode)
     data = pairs(tmp_path, labels=3, ignore_label=ignore_label)
     assert [int(batch.labels[0, 0, 0]) for batch in data.evaluation()] == numbers
+
+
+def test_pictures_of_other_formats_are_not_left_out_in_silence(tmp_path: Path) -> None:
+    for domain in "AB":
+        for split in ("train", "test"):
+            write_image(tmp_path / f"{split}{domain}/1.png", (0, 0, 0))
+    data = UnpairedData(name="folder", root=str(tmp_path))
+    assert data.examine().endswith(f"for evaluation in {tmp_path}")
+    for name in ("2.HEIC", "3.heic", "4.gif", "notes.txt", ".5.gif"):
+        (tmp_path / "trainA" / name).touch()
+    assert data.examine().endswith(
+        f"in {tmp_path} (1 .gif, 2 .heic left out, whose formats are not read)"
+    )
+    (tmp_path / "trainA/1.png").unlink()
+    with pytest.raises(FolderError) as caught:
+        data.examine()
+    assert str(caught.value) == (
+        f"no images in {tmp_path}/trainA of a known format: it has 1 .gif, 2 .heic; convert them, "
+        "such as to .png"
+    )
 
 
 def packed(bits: int, numbers: list[int]) -> bytes:

@@ -6,11 +6,12 @@ import pathlib
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from hpc_amp.config.values import NETWORK, Count, Fixed, Natural, Path, Section, at_least, between
+from hpc_amp.config.values import NETWORK, Count, Fixed, Natural, Path, at_least, between
 from hpc_amp.gan.data.folders import (
     ClassFolder,
     PairedFiles,
     UnpairedFiles,
+    left_out,
     scan_classes,
     scan_domains,
     scan_pairs,
@@ -35,8 +36,8 @@ Sides = Annotated[list[int], image_sides]
 Name = Annotated[Literal["synthetic", "folder"], SAMPLES]
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
-class SyntheticSamples(Section):
+@dataclass(kw_only=True, slots=True, frozen=True)
+class SyntheticSamples:
     """The size of a synthetic set."""
 
     train: Count = 512
@@ -47,7 +48,7 @@ class SyntheticSamples(Section):
     """Seed of the set. It does not depend on `train.seed`."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@dataclass(kw_only=True, slots=True, frozen=True)
 class SyntheticDomains(SyntheticSamples):
     """The size of a synthetic set of two domains."""
 
@@ -56,8 +57,8 @@ class SyntheticDomains(SyntheticSamples):
     translations."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
-class SyntheticClasses(Section):
+@dataclass(kw_only=True, slots=True, frozen=True)
+class SyntheticClasses:
     """The size of a synthetic set of classes."""
 
     classes: Annotated[int, at_least(3)] = 24
@@ -70,8 +71,8 @@ class SyntheticClasses(Section):
     """Seed of the set. It does not depend on `train.seed`."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
-class GanData(Section):
+@dataclass(kw_only=True, slots=True, frozen=True)
+class GanData:
     """Where images come from, and what is done with them before a network sees them."""
 
     SHORTHAND: ClassVar[str] = "name"
@@ -106,7 +107,11 @@ class GanData(Section):
     def examine(self) -> str:
         """What the data is, in words, from a look at the names of the files. `hpc-amp validate` and
         `doctor` show it. Raises FolderError."""
-        return "synthetic images" if self.name == "synthetic" else f"{self.found()} in {self.root}"
+        if self.name == "synthetic":
+            return "synthetic images"
+        others = left_out(self.folder)
+        note = f" ({others} left out, whose formats are not read)" if others else ""
+        return f"{self.found()} in {self.root}{note}"
 
     def found(self) -> str:
         """What is below `root`, in words. Raises FolderError."""
@@ -117,7 +122,7 @@ class GanData(Section):
         return None
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@dataclass(kw_only=True, slots=True, frozen=True)
 class PairedData(GanData):
     """Images, each with a label map or another image that it is made from."""
 
@@ -161,7 +166,7 @@ class PairedData(GanData):
         return len(self.scan()[0].images)
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@dataclass(kw_only=True, slots=True, frozen=True)
 class UnpairedData(GanData):
     """Images of two domains, A and B, which are not pairs."""
 
@@ -184,12 +189,12 @@ class UnpairedData(GanData):
         )
 
     def samples(self) -> int | None:
-        """How many images of the larger domain for training are in `root`. Raises FolderError."""
+        """How many training images the larger domain has. Raises FolderError."""
         files, _ = self.scan()
         return max(len(files.a), len(files.b))
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@dataclass(kw_only=True, slots=True, frozen=True)
 class ClassData(GanData):
     """Images in classes. The style of a sample is given by some images of one class."""
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+_NOT_READ = {".avi", ".avif", ".gif", ".heic", ".heif", ".jp2", ".jxl", ".mkv", ".mov", ".mp4"}
+"""Endings of pictures and videos that are left out."""
 _CITYSCAPES = re.compile(r"_(leftImg8bit|gt(Fine|Coarse)_(labelIds|labelTrainIds|instanceIds))$")
 """Endings of names by which partners in Cityscapes differ."""
 _HELD_OUT = ("test", "val")
@@ -324,12 +327,22 @@ def images_in(folder: Path) -> list[str]:
     return [path for path in files_in(folder) if os.path.splitext(path)[1].lower() in SUFFIXES]
 
 
+def left_out(folder: Path) -> str:
+    """The pictures and videos of other formats in a folder and those below, in words. Empty if
+    there are none."""
+    endings = (os.path.splitext(path)[1].lower() for path in files_in(folder))
+    counts = Counter(ending for ending in endings if ending in _NOT_READ)
+    return ", ".join(f"{count} {ending}" for ending, count in sorted(counts.items()))
+
+
 def _images(folder: Path, ending: str = "") -> list[str]:
     """Those of `images_in` whose names have this ending before the suffix, in the order of their
     names. Raises FolderError if there is no image."""
     paths = [path for path in images_in(folder) if os.path.splitext(path)[0].endswith(ending)]
     if not paths:
-        raise FolderError(f"no images in {folder}")
+        others = left_out(folder)
+        more = f" of a known format: it has {others}; convert them, such as to .png"
+        raise FolderError(f"no images in {folder}" + (more if others else ""))
     return sorted(paths)
 
 
