@@ -74,9 +74,9 @@ class Registry(Generic[T]):
         return self._own[name] if name in self._own else self._foreign()[name]
 
     def _foreign(self) -> dict[str, str]:
-        # importlib.metadata is slow to import. `lint` and `--help` need it only if an installed
-        # package has entry points of this group.
-        if "importlib.metadata" not in sys.modules and not _has_entry_points(self.group):
+        # importlib.metadata is slow, and needed only if an installed package has entry points of
+        # this group.
+        if not _has_entry_points(self.group):
             return {}
         import importlib.metadata
 

@@ -25,7 +25,7 @@ highest() {
   local path number highest=0
   for path in "$1"[0-9]*; do
     number=${path#"$1"}
-    [[ $number == *[!0-9]* || 10#$number -le highest ]] || highest=$((10#$number))
+    [[ $number == *[!0-9]* ]] || ((10#$number <= highest)) || highest=$((10#$number))
   done
   echo "$highest"
 }

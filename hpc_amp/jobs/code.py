@@ -59,8 +59,8 @@ def package_files(plan: Plan) -> dict[str, bytes]:
             left_out = ignored(path, [*folders, *files])
             folders[:] = [one for one in folders if one not in left_out]
             for file in set(files) - left_out:
-                inside = os.path.relpath(os.path.join(path, file), PACKAGE)
-                found[f"hpc_amp/{inside}"] = Path(path, file).read_bytes()
+                inside = path.removeprefix(f"{PACKAGE}/")
+                found[f"hpc_amp/{inside}/{file}"] = Path(path, file).read_bytes()
     return found | {name: text.encode() for name, text in texts([plan]).items()}
 
 

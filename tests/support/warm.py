@@ -224,7 +224,26 @@ def import_commands() -> None:
                 importlib.import_module(module.name)
     for name in ("jinja2", "matplotlib.figure", "matplotlib.backends.backend_agg"):
         importlib.import_module(name)
+    rehearse()
     assert not {"torch", "libcst", "submitit"} & sys.modules.keys()
+
+
+def rehearse() -> None:
+    """Make the launch scripts of a training and of a program: the first job imports the keys of its
+    task, and compiles the template. What depends on installed packages is forgotten again."""
+    from hpc_amp.config import command
+    from hpc_amp.jobs.render import render
+    from hpc_amp.jobs.submit import prepare
+    from hpc_amp.schedulers import grammars
+
+    with tempfile.TemporaryDirectory() as folder:
+        job = Path(folder, "job.yaml")
+        for program in ("train: {}", "run: ['true']"):
+            job.write_text(f"name: rehearsal\nsite: slurm\n{program}\n")
+            plan, _ = prepare(job, [f"runs_dir={folder}/runs"])
+            render(plan)
+    command._runtimes.cache_clear()
+    grammars.cache_clear()
 
 
 def import_standins() -> None:

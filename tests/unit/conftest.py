@@ -10,10 +10,12 @@ import pytest
 from hpc_amp.schedulers import base
 
 
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def _no_pauses() -> Iterator[None]:
     """Schedulers that do not answer are asked again at once."""
-    monkeypatch.setattr(base, "PAUSES", (0.0, 0.0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "PAUSES", (0.0, 0.0))
+        yield
 
 
 @pytest.fixture(autouse=True)

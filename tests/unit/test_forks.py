@@ -15,6 +15,7 @@ import pytest
 from support import commands
 from support.environment import clean_environ
 from support.waiting import is_running, wait_for_file, wait_until
+from support.warm_python import WarmPython
 
 # Stands in for hpc_amp.train, which the run's own `src` has.
 PROGRAM = """
@@ -63,6 +64,25 @@ def test_a_training_has_the_files_and_the_environment_of_its_python(
     out, err = program.communicate()
     assert (program.returncode, err) == (3, "err\n")
     assert out == f"out it's $HOME {tmp_path} {warm_python}\n"
+
+
+def test_a_script_is_a_fork_where_its_command_line_fits(
+    warm_pythons: WarmPython, tmp_path: Path
+) -> None:
+    python = warm_pythons.interpreter(tmp_path / "env", "*look.py*")
+    script = tmp_path / "look.py"
+    script.write_text(
+        "import json, sys\n"
+        "seen = [__name__, sys.argv, sys.path[0], sys.executable, 'torch' in sys.modules]\n"
+        "print(json.dumps(seen))\n"
+    )
+    other = tmp_path / "other.py"
+    other.write_text(script.read_text())
+
+    for name, forked in ((script, True), (other, False)):
+        said = subprocess.run([python, "-u", name, "a b"], text=True, capture_output=True)
+        facts = ["__main__", [str(name), "a b"], str(tmp_path), str(python), forked]
+        assert (json.loads(said.stdout), said.stderr, said.returncode) == (facts, "", 0)
 
 
 def test_a_training_ends_and_is_ended_as_its_python(

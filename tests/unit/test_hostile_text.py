@@ -72,6 +72,14 @@ folder_name = (
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where `stub_host` makes its folders: each example has one of its own."""
+    before, tempfile.tempdir = tempfile.tempdir, str(tmp_path_factory.mktemp("hosts"))
+    yield
+    tempfile.tempdir = before
+
+
 @contextlib.contextmanager
 def stub_host() -> Iterator[StubHost]:
     with tempfile.TemporaryDirectory() as folder:
