@@ -4,8 +4,8 @@ of a process that has imported torch.
     made = WarmPython(folder)
     hpc_amp("submit", "job.yaml", f"container.python={made.python}")
 
-`made.python` is an interpreter like that of the tests, but for the modules in `PROGRAMS`. There it
-passes its arguments, environment, folder and files to a fork, passes signals on, and ends as the
+`made.python` is an interpreter like that of the tests, but for the modules in `PROGRAMS` and for
+`python -u SCRIPT.py`, as which torchrun starts the ranks of a script. There it passes its arguments, environment, folder and files to a fork, passes signals on, and ends as the
 fork ends; where it is killed, so is the fork. The fork imports all of hpc-amp itself, from the
 run's own `src`. For tests of what trainings do, not of how they start.
 
@@ -72,7 +72,7 @@ class WarmPython:
         client = f'-I -S "{self._program}" run "{self._socket}"'
         self.python.write_text(
             "#!/bin/bash\n"
-            f'case "$1 $2" in {cases})\n'
+            f'case "$1 $2" in {cases}|"-u "*.py)\n'
             f'  exec -a "$0" "{sys.executable}" {client} "$@" ;;\n'
             "esac\n"
             f'exec -a "$0" "{sys.executable}" "$@"\n'
@@ -214,11 +214,16 @@ def _become(
     os.chdir(request["cwd"])
     words = request["words"]
     search = [entry for entry in os.environ.get("PYTHONPATH", "").split(":") if entry]
-    sys.path[:] = [os.getcwd(), *search, *installed]
+    is_module, name = words[0] == "-m", words[1]
+    own = os.getcwd() if is_module else str(Path(name).resolve().parent)
+    sys.path[:] = [own, *search, *installed]
     sys.argv = words[1:]
     sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
     try:
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        if is_module:
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(name, run_name="__main__")
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
