@@ -5,9 +5,10 @@ of a process that has imported torch.
     hpc_amp("submit", "job.yaml", f"container.python={made.python}")
 
 `made.python` is an interpreter like that of the tests, but for the modules in `PROGRAMS` and for
-`python -u SCRIPT.py`, as which torchrun starts the ranks of a script. There it passes its arguments, environment, folder and files to a fork, passes signals on, and ends as the
-fork ends; where it is killed, so is the fork. The fork imports all of hpc-amp itself, from the
-run's own `src`. For tests of what trainings do, not of how they start.
+`python -u SCRIPT.py`, as which torchrun starts the ranks of a script. There it passes its
+arguments, environment, folder and files to a fork, passes signals on, and ends as the fork ends;
+where it is killed, so is the fork. The fork imports all of hpc-amp itself, from the run's own
+`src`. For tests of what trainings do, not of how they start.
 
 The interpreter may run on a node of the test cluster, and in a container of Apptainer: the fork
 enters its namespaces, and so has the node's name and addresses, and the container's files. The

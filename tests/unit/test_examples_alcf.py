@@ -86,8 +86,8 @@ def test_every_network_of_the_workshop_is_there_or_said_not_to_be(
 ) -> None:
     for name in alcf.MODELS:
         model = configured(alcf, "-m", name).model
-        with torch.device("meta"):  # shapes alone
-            network = build_model(model, classes=10, channels=3, image_size=32)
+        network = build_model(model, classes=10, channels=3, image_size=32)
+        with torch.no_grad():
             assert network.eval()(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
     for name in alcf.NOT_HERE:
         said = refused(alcf, capsys, "-m", name)
