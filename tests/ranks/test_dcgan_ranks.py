@@ -38,9 +38,9 @@ FP16: dict[str, Any] = {
 }
 
 
-def torchrun(*command: str | Path) -> str:
+def torchrun(python: Path, *command: str | Path) -> str:
     """Start two ranks as a user does, and return what they say; fails where one fails."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher = [python, "-m", "torch.distributed.run", "--standalone"]
     done = subprocess.run(
         [*launcher, "--nproc-per-node=2", *command],
         env=clean_environ(OMP_NUM_THREADS="1"), text=True, capture_output=True,
@@ -105,10 +105,10 @@ def test_the_example_runs_one_step_on_request(warm: Warm, tmp_path: Path) -> Non
 
 
 def test_the_example_runs_on_two_ranks_and_is_resumed_where_it_is_asked_to(
-    warm: Warm, tmp_path: Path
+    warm: Warm, warm_python: Path, tmp_path: Path
 ) -> None:
     flags = (*SMALL, "--batchSize", "1024", "--outf", str(tmp_path))
-    said = torchrun(SCRIPT, *flags, "--ngpu", "2", "--niter", "1")
+    said = torchrun(warm_python, SCRIPT, *flags, "--ngpu", "2", "--niter", "1")
     assert said.count("finished at step 4 of 4") == 1, "one rank speaks"
     assert "2 ranks on 1 node" in said
     refused = warm.run(SCRIPT, *flags)

@@ -40,15 +40,25 @@ TRAIN: dict[str, Any] = {
         "labels": 4,
         "instances": True,
         "references": 2,
-        "frames": {"first": 3, "double_every": 1, "most": 5, "evaluation": 4},
-        "synthetic": {"train": 12, "test": 6, "frames": 6, "identities": 4},
+        "frames": {"first": 3, "double_every": 1, "most": 4, "evaluation": 4},
+        "synthetic": {"train": 8, "test": 4, "frames": 6, "identities": 4},
     },
     "adversarial": {"generator_lr": 0.002, "discriminator_lr": 0.002, "eps": 1e-4, "r1": 1.0},
     "evaluation": {"pictures": 2},
     "batch_size": 4,
     "schedule": {"name": "constant", "warmup": 0.0},
 }
-"""Three steps an epoch; sequences have 3 frames in the first epoch, then 5."""
+"""Two steps an epoch; sequences have 3 frames in the first epoch, then 4."""
+ONE: dict[str, Any] = {
+    "batch_size": 1,
+    "images": {"synthetic": {"train": 1, "test": 1, "frames": 4}},
+}
+"""Keys of `train` for one sequence in training, and one in an evaluation."""
+TWO: dict[str, Any] = {
+    "batch_size": 2,
+    "images": {"synthetic": {"train": 4, "test": 2, "frames": 4, "identities": 2}},
+}
+"""The same for two sequences in a step, two steps an epoch, and two in an evaluation."""
 
 
 def plain_train(**train: Any) -> dict[str, Any]:

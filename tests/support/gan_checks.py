@@ -78,10 +78,13 @@ def check_resume(
     gradients overflow now and then."""
     whole = make(folder / "whole", 1)
     whole.fit()
+    assert all(update.optimizer.state for update in whole.updates), "not all were skipped"
     for attempt, stop in enumerate(stops, 1):
         fit_until(make(folder / "parts", attempt), stop)
     last = make(folder / "parts", len(stops) + 1)
     assert last.step == stops[-1]
+    first = [update for update in last.updates if update.phase.runs_in(0)]
+    assert all(update.optimizer.state for update in first), "some were made before the last stop"
     last.fit()
     assert last.report.skipped_steps() > 0
     assert _scales(last) == _scales(whole)

@@ -19,7 +19,7 @@ from support.rank_trainings import check_resume as check_resume_on_ranks
 from support.training import curve
 from support.warm import Warm
 
-STOP = 4
+STOP = 3
 """In the middle of the second epoch, whose sequences are longer."""
 
 
@@ -47,13 +47,13 @@ def check_resume_where_sequences_grow(
         return model(
             run,
             attempt=attempt,
-            precision={"mode": "fp16", "init_scale": 2.0**20, "growth_interval": 2},
+            precision={"mode": "fp16", "init_scale": 2.0**14, "growth_interval": 2},
             ema=0.9,
             log_every=2,
             epochs=2,
         )
 
-    check_resume(make, folder, (1, 4), curves_of(losses, metrics))
+    check_resume(make, folder, (1, 3), curves_of(losses, metrics))
 
 
 def check_generated(
@@ -101,11 +101,11 @@ def check_ranks(
     for loss in losses:
         expected, seen = (curve(run, f"train/{loss}") for run in (one, two))
         assert [step for step, _ in seen] == [step for step, _ in expected]
-        assert len(expected) == len(seen) == 6
+        assert len(expected) == len(seen) == 4
         assert [v for _, v in seen] == pytest.approx([v for _, v in expected], rel=2e-2, abs=2e-3)
     for metric in metrics:
         expected, seen = (curve(run, f"eval/{metric}") for run in (one, two))
-        assert [step for step, _ in seen] == [step for step, _ in expected] == [3, 6]
+        assert [step for step, _ in seen] == [step for step, _ in expected] == [2, 4]
         assert [v for _, v in seen] == pytest.approx(
             [v for _, v in expected], rel=2e-2, abs=metrics_differ
         )

@@ -4,10 +4,11 @@ of a process that has imported torch.
     made = WarmPython(folder)
     hpc_amp("submit", "job.yaml", f"container.python={made.python}")
 
-`made.python` is an interpreter like that of the tests, but for the modules in `PROGRAMS`. There it
-passes its arguments, environment, folder and files to a fork, passes signals on, and ends as the
-fork ends; where it is killed, so is the fork. The fork imports all of hpc-amp itself, from the
-run's own `src`. For tests of what trainings do, not of how they start.
+`made.python` is an interpreter like that of the tests, but for the modules in `PROGRAMS` and for
+`python -u SCRIPT.py`, as which torchrun starts the ranks of a script. There it passes its
+arguments, environment, folder and files to a fork, passes signals on, and ends as the fork ends;
+where it is killed, so is the fork. The fork imports all of hpc-amp itself, from the run's own
+`src`. For tests of what trainings do, not of how they start.
 
 The interpreter may run on a node of the test cluster, and in a container of Apptainer: the fork
 enters its namespaces, and so has the node's name and addresses, and the container's files. The
@@ -71,6 +72,7 @@ class WarmPython:
         (folder / "lib").symlink_to(real / "lib")
         (folder / "pyvenv.cfg").write_text((real / "pyvenv.cfg").read_text())
         cases = [f'"-m {name}"|"-m {name} "*|*"/src -m {name} "*' for name in PROGRAMS]
+        cases += ['"-u "*.py', '"-u "*.py" "*']
         client = f'-I -S "{self._program}" run "{self._socket}"'
         python = folder / "bin" / "python"
         python.write_text(

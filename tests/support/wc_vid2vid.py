@@ -31,12 +31,22 @@ TRAIN: dict[str, Any] = {
     "images": merged(
         VID2VID["images"],
         {
-            "frames": {"first": 3, "double_every": 1, "most": 5, "evaluation": 10},
-            "synthetic": {"train": 12, "test": 4, "frames": 10, "speed": 8},
+            "frames": {"first": 3, "double_every": 1, "most": 4, "evaluation": 5},
+            "synthetic": {"train": 8, "test": 2, "frames": 5, "speed": 8},
         },
     ),
 }
-"""Three steps an epoch; sequences have 3 frames in the first epoch, then 5."""
+"""Two steps an epoch; sequences have 3 frames in the first epoch, then 4."""
+ONE: dict[str, Any] = {
+    "batch_size": 1,
+    "images": {"synthetic": {"train": 1, "test": 1, "frames": 5, "speed": 8}},
+}
+"""Keys of `train` for one sequence in training, and one in an evaluation."""
+TWO: dict[str, Any] = {
+    "batch_size": 2,
+    "images": {"synthetic": {"train": 4, "test": 2, "frames": 5, "speed": 8}},
+}
+"""The same for two sequences in a step, two steps an epoch, and two in an evaluation."""
 
 
 def plain_train(**train: Any) -> dict[str, Any]:

@@ -44,9 +44,11 @@ def said(output: str) -> list[str]:
 
 @pytest.mark.usefixtures("one_thread")
 def test_a_resume_is_exact_and_weights_keep_their_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With inductor, whose programs are beside the run."""
+    # Programs without vector instructions are compiled in a fraction of the time.
+    monkeypatch.setattr("torch._inductor.config.cpp.vec_isa_ok", False)
     whole = engine(tmp_path / "whole", compile=True, ema=0.9)
     whole.fit()
     assert said(capsys.readouterr().out) == ["1 graph compiled, no graph breaks"], "once"
@@ -90,7 +92,11 @@ def test_gans_train_as_without(
         if name == "dcgan":
             made = dcgan(folder, **common)
         else:
-            made = paired(folder, name, adversarial={"r1": 0.0}, **common)
+            judges = {"width": 8, "layers": 1, "scales": 1}
+            networks = {"stages": 1, "discriminator": judges}
+            made = paired(
+                folder, name, adversarial={"r1": 0.0}, spade=networks, max_steps=2, **common
+            )
         made.fit()
         ends.append(made.report.summary()["weights_sha256"])
     assert ends[0] == ends[1]

@@ -13,12 +13,15 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from support.dcgan import GAN, TRAIN, dcgan
+from support.fs_vid2vid import ONE as ONE_WITH_REFERENCES
 from support.fs_vid2vid import plain_train as references
 from support.funit import NAMES, plain_train
 from support.paired import plain_train as paired
 from support.training import CPU, curve, engine, fit_until, settings
 from support.unpaired import plain_train as unpaired
+from support.vid2vid import ONE as ONE_VIDEO
 from support.vid2vid import plain_train as video
+from support.wc_vid2vid import ONE as ONE_WITH_POINTS
 from support.wc_vid2vid import plain_train as guided
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -201,7 +204,6 @@ def test_a_task_without_pictures_has_no_samples(tmp_path: Path) -> None:
 
 # -- number formats -------------------------------------------------------------------------------
 
-SHORT = {"synthetic": {"train": 2, "test": 1, "frames": 6}}
 TINY: dict[str, dict[str, Any]] = {
     "classification": {
         "model": {"name": "resnet8", "width": 8},
@@ -219,9 +221,9 @@ TINY: dict[str, dict[str, Any]] = {
         adversarial={"r1": 0.0},
         pix2pixhd={"enhancer": None, "instance_features": None},
     ),
-    "vid2vid": video(images=SHORT, adversarial={"r1": 0.0}),
-    "fs_vid2vid": references(images=SHORT, adversarial={"r1": 0.0}),
-    "wc_vid2vid": guided(images=SHORT, adversarial={"r1": 0.0}),
+    "vid2vid": video(**ONE_VIDEO, adversarial={"r1": 0.0}),
+    "fs_vid2vid": references(**ONE_WITH_REFERENCES, adversarial={"r1": 0.0}),
+    "wc_vid2vid": guided(**ONE_WITH_POINTS, adversarial={"r1": 0.0}),
 }
 """A configuration of each task."""
 
@@ -269,7 +271,8 @@ def test_autocast_covers_every_forward_pass_of_every_task(
     name: str, mode: str, tmp_path: Path
 ) -> None:
     """In training, in an evaluation, and for pictures."""
-    config = {**TINY[name], "precision": {"mode": mode}, "batch_size": 2}
+    config = {**TINY[name], "precision": {"mode": mode}}
+    config["batch_size"] = min(2, config.get("batch_size", 2))
     task = type(build_task(settings(**config), World(), CPU))
     made = engine(tmp_path, task, **config)
     expected = {"fp32": torch.float32, "bf16": torch.bfloat16}.get(mode, torch.float16)

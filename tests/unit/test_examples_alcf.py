@@ -13,7 +13,7 @@ from support.examples import modules_of, run_example, train_example
 from support.training import curve
 from support.warm import Warm
 
-from hpc_amp.config.schema import Data
+from hpc_amp.config.schema import Data, Synthetic
 from hpc_amp.distributed.world import World
 from hpc_amp.models import build_model
 from hpc_amp.tasks.classification.config import ClassificationConfig
@@ -21,6 +21,8 @@ from hpc_amp.train.schedule import rate_factor
 from hpc_amp.train.settings import check_settings
 
 STEPS_PER_EPOCH = 391
+FEW = Data(name="synthetic", synthetic=Synthetic(train=128, test=16))
+"""One step an epoch."""
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +135,7 @@ def test_the_loss_that_it_reports_is_not_scaled(
     """It printed 128 times the loss."""
     monkeypatch.chdir(tmp_path)
     made = configured(alcf, "-m", "lenet", "--fp16", "-s")
-    short = dataclasses.replace(made, data=Data(name="synthetic"), max_steps=1, log_every=1)
+    short = dataclasses.replace(made, data=FEW, max_steps=1, log_every=1)
     monkeypatch.setattr(alcf, "configuration", lambda flags: short)
     monkeypatch.setattr("sys.argv", ["main.py", "-m", "lenet", "--fp16", "-s"])
     assert alcf.main() == 0
@@ -147,7 +149,7 @@ def test_with_a_scale_and_without_are_two_trainings(
     """They are there to be compared: the second one must not go on with the end of the first."""
     monkeypatch.chdir(tmp_path)
     configuration = alcf.configuration
-    short = {"data": Data(name="synthetic"), "max_steps": 1, "log_every": 1}
+    short = {"data": FEW, "max_steps": 1, "log_every": 1}
     monkeypatch.setattr(
         alcf, "configuration", lambda flags: dataclasses.replace(configuration(flags), **short)
     )
@@ -164,8 +166,11 @@ def test_an_epoch_as_good_as_the_best_is_not_kept(
     alcf: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["-m", "lenet", "-n", "3", "--lr", "0", "--synthetic"]
-    monkeypatch.setattr("sys.argv", ["main.py", *words])
+    configuration = alcf.configuration
+    monkeypatch.setattr(
+        alcf, "configuration", lambda flags: dataclasses.replace(configuration(flags), data=FEW)
+    )
+    monkeypatch.setattr("sys.argv", ["main.py", "-m", "lenet", "-n", "3", "--lr", "0"])
     assert alcf.main() == 0
     assert len(curve(tmp_path / "weights" / "lenet" / "run", "eval/accuracy")) == 3
     assert len(list(tmp_path.glob("weights/lenet/weights.*.pt"))) == 1

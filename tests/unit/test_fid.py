@@ -172,21 +172,23 @@ def inception_file(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("antialias", [False, True])
 def test_inception_is_that_of_torchmetrics(inception_file: str, antialias: bool) -> None:
-    images = pictures(3, 0)
+    images = pictures(2, 0)
     theirs = their_fid.NoTrainInceptionV3(
         "inception-v3-compat", ["2048"], inception_file, antialias=antialias
     )
     random = torch.random.get_rng_state()
     config = FeatureDistance(weights=inception_file, antialias=antialias)
-    ours = TrainedNetwork(config, SIZE, CPU)
+    distances = TrainedDistances(config, SIZE, World(), CPU)
+    ours = distances.network
     assert torch.equal(torch.random.get_rng_state(), random)
     expected = theirs(levels(images))
     assert expected.std(0).mean() > 1e-3 * expected.mean() > 0
     torch.testing.assert_close(ours(images), expected)
     assert ours.protocol["features"] == 2048
     assert ours.protocol["resize"].endswith("antialiased" if not antialias else "antialiasing")
-    (name,) = measured(config, images[:2], images[1:])
-    assert name == "fid"
+    for is_made in (False, True):
+        distances.add("images", images[:1], made=is_made)
+    assert list(distances.distances("images")) == ["fid"]
     digest = hashlib.sha256(Path(inception_file).read_bytes()).hexdigest()
     assert ours.protocol["weights_sha256"] == digest
 
@@ -301,11 +303,20 @@ def alexnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def layers_file(file: Path, name: str) -> Path:
     """A file with random weights of a network of torchvision, without its classifier."""
+    features = without_weights(name).features.to_empty(device="cpu")
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        state = getattr(torchvision.models, name)(weights=None).state_dict()
-    torch.save({k: v for k, v in state.items() if k.startswith("features.")}, file)
+        for module in features.modules():
+            if isinstance(module, nn.Conv2d):
+                module.reset_parameters()
+    torch.save({f"features.{k}": v for k, v in features.state_dict().items()}, file)
     return file
+
+
+def without_weights(name: str) -> Any:
+    """A network of torchvision. To draw the weights of its classifier would take a second."""
+    with torch.device("meta"):
+        return getattr(torchvision.models, name)(weights=None)
 
 
 @pytest.mark.parametrize(("name", "model"), [("alex", "alexnet"), ("squeeze", "squeezenet1_1")])
@@ -317,8 +328,8 @@ def test_lpips_is_that_of_torchmetrics(
 
     def local(net: str, pretrained: bool) -> nn.Module:
         """In the place of a download."""
-        network = getattr(torchvision.models, net)(weights=None)
-        network.load_state_dict(torch.load(file, weights_only=True), strict=False)
+        network = without_weights(net)
+        network.load_state_dict(torch.load(file, weights_only=True), strict=False, assign=True)
         found: nn.Module = network.features
         return found
 
@@ -349,7 +360,7 @@ FID = {"network": LITE0.network, "weights": LITE0.weights, "kid_subsets": 2}
 def test_a_training_reports_them_with_their_protocol(tmp_path: Path, alexnet: Path) -> None:
     """And is the same as without them."""
     evaluation = {"fid": FID, "lpips": {"weights": str(alexnet)}}
-    size = {"image_size": [32]}
+    size = {"image_size": [32], "synthetic": {"train": 8, "test": 4}}
     plain = paired.paired(tmp_path / "plain", "spade", images=size, epochs=1)
     made = paired.paired(tmp_path / "run", "spade", images=size, epochs=1, evaluation=evaluation)
     plain.fit()
@@ -361,9 +372,9 @@ def test_a_training_reports_them_with_their_protocol(tmp_path: Path, alexnet: Pa
     assert all(math.isfinite(made.metrics[name]) for name in more)
     assert not (tmp_path / "plain" / "protocol.json").exists()
     written = json.loads((tmp_path / "run" / "protocol.json").read_text())
-    assert written["step"] == 3 and written["metrics"] == made.metrics
+    assert written["step"] == 1 and written["metrics"] == made.metrics
     assert set(written["protocol"]) == {"fid", "lpips"}
-    counts = {"real": 10, "generated": 10, "kid_subset_size": 10}
+    counts = {"real": 4, "generated": 4, "kid_subset_size": 4}
     assert written["protocol"]["fid"]["images"] == {"images": counts}
     assert written["protocol"]["fid"]["kid_subsets"] == 2
     assert written["protocol"]["lpips"]["network"] == "alex"
@@ -372,9 +383,8 @@ def test_a_training_reports_them_with_their_protocol(tmp_path: Path, alexnet: Pa
 def test_translations_have_one_for_each_domain(tmp_path: Path, alexnet: Path) -> None:
     """And MUNIT the diversity of what it makes of an image."""
     evaluation = {"fid": FID, "lpips": {"weights": str(alexnet)}, "styles": 3}
-    made = unpaired.unpaired(
-        tmp_path, "munit", images={"image_size": [32]}, epochs=1, evaluation=evaluation
-    )
+    images = {"image_size": [32], "synthetic": {"train": 8, "test": 4, "styles": 2}}
+    made = unpaired.unpaired(tmp_path, "munit", images=images, epochs=1, evaluation=evaluation)
     made.fit()
     metrics = made.metrics
     assert metrics["fid_lite0"] == pytest.approx(
@@ -383,7 +393,7 @@ def test_translations_have_one_for_each_domain(tmp_path: Path, alexnet: Path) ->
     assert {"kid_lite0_a", "lpips_diversity_a", "lpips_diversity_b"} <= set(metrics)
     assert metrics["lpips_diversity_a"] > 0
     counts = json.loads((tmp_path / "protocol.json").read_text())["protocol"]["fid"]["images"]
-    assert counts["a"] == {"real": 10, "generated": 30, "kid_subset_size": 10}
+    assert counts["a"] == {"real": 4, "generated": 12, "kid_subset_size": 4}
 
 
 def test_a_dcgan_has_them_too(tmp_path: Path) -> None:

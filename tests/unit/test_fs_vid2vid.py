@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from support.fs_vid2vid import LOSSES, METRICS, fs_vid2vid, plain_train
+from support.fs_vid2vid import LOSSES, METRICS, ONE, TWO, fs_vid2vid, plain_train
 from support.gan_checks import check_number_formats, check_phases
 from support.training import CPU, settings
 from support.video import write_videos
@@ -52,7 +53,7 @@ def test_a_sequence_is_one_forward_pass_of_each_network(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16", "O1", "O2"])
 def test_convolutions_are_half_and_flows_masks_and_frames_fp32(mode: str, tmp_path: Path) -> None:
-    made = fs_vid2vid(tmp_path, precision=mode, adversarial={"r1": 0.0})
+    made = fs_vid2vid(tmp_path, precision=mode, adversarial={"r1": 0.0}, **ONE)
     generator: Any = made.networks["generator"]
     wide: list[Tensor] = []
     for network in (generator.flow, generator.reference_flow):
@@ -362,7 +363,7 @@ def test_a_perfect_generator_has_the_best_metrics_and_is_shown(tmp_path: Path) -
 
 
 def test_a_resume_is_bit_exact_where_sequences_grow(tmp_path: Path) -> None:
-    check_resume_where_sequences_grow(fs_vid2vid, tmp_path, LOSSES, METRICS)
+    check_resume_where_sequences_grow(partial(fs_vid2vid, **TWO), tmp_path, LOSSES, METRICS)
 
 
 # -- generate --------------------------------------------------------------------------------------

@@ -225,7 +225,7 @@ def test_a_gan_that_trains_is_no_collapse(
 
 def test_conditional_gans_are_watched(tmp_path: Path) -> None:
     """By the losses and the images of the model."""
-    made = paired(tmp_path, "pix2pixhd", epochs=3)
+    made = paired(tmp_path, "pix2pixhd", images={"synthetic": {"train": 8, "test": 8}}, epochs=3)
     made.fit()
     task: Any = made.task
     spread = task.spreads()["images"]

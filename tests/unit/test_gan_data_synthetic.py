@@ -3,12 +3,11 @@ every process."""
 
 import dataclasses
 import hashlib
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
+from support.warm import Warm
 from torch import Tensor
 
 from hpc_amp.config.schema import Train
@@ -171,17 +170,17 @@ def digest() -> str:
     return found.hexdigest()
 
 
-def test_every_process_draws_the_same_bits() -> None:
+def test_every_process_draws_the_same_bits(warm: Warm) -> None:
     """With another number of threads and another seed of hashes, too."""
     program = (
-        "import sys, runpy, torch; torch.set_num_threads(1)\n"
-        f"print(runpy.run_path({__file__!r})['digest']())"
+        "import runpy, torch; torch.set_num_threads(torch.get_num_threads() + 1)\n"
+        f"print(hash('seed'), runpy.run_path({__file__!r})['digest']())"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "7"},
-    )  # fmt: skip
-    assert result.stdout.strip() == digest()
+    ended = warm.run("-c", program)
+    assert ended.returncode == 0, ended.stderr
+    seed, drawn = ended.stdout.split()
+    assert seed != str(hash("seed"))
+    assert drawn == digest()
 
 
 def test_sizes_that_do_not_fit_are_one_line() -> None:

@@ -28,8 +28,8 @@ def program(path: Path, lines: str) -> Path:
     return path
 
 
-def test_the_small_form_measures(tmp_path: Path) -> None:
-    done = gpu(tmp_path, "--small", "overhead", "checkpoint", "dcgan")
+def test_the_small_form_measures(warm_python: Path, tmp_path: Path) -> None:
+    done = gpu(tmp_path, "--small", "overhead", "checkpoint", "dcgan", python=warm_python)
     logs = {path.stem: path.read_text() for path in tmp_path.iterdir()}
     assert done.returncode == 0, done.stdout + done.stderr + "".join(logs.values())
     assert "The losses of all contestants were equal to a millionth." in logs["overhead"]

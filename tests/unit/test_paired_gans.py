@@ -189,12 +189,13 @@ def test_the_discriminator_is_updated_several_times_for_each_update_of_the_gener
 # -- resume ---------------------------------------------------------------------------------------
 
 EVERYTHING: dict[str, Any] = {
-    "precision": {"mode": "fp16", "init_scale": 2.0**20, "growth_interval": 2},
     "ema": 0.9,
     "log_every": 2,
-    "epochs": 3,
-    "max_steps": 8,
+    "images": {"synthetic": {"train": 16, "test": 8}},  # two steps an epoch
 }
+EPOCHS = {"spade": 2, "pix2pixhd": 3}
+SCALES = {"spade": 2.0**13, "pix2pixhd": 2.0**15}
+"""Of which some overflow, and some do not."""
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -204,9 +205,11 @@ def test_a_resume_is_bit_exact(name: str, tmp_path: Path) -> None:
     curves = [*(f"train/{loss}" for loss in LOSSES[name]), *(f"eval/{m}" for m in METRICS)]
 
     def make(folder: Path, attempt: int) -> Engine:
-        return paired(folder, name, attempt=attempt, **EVERYTHING)
+        precision = {"mode": "fp16", "init_scale": SCALES[name], "growth_interval": 2}
+        own: dict[str, Any] = {"epochs": EPOCHS[name], "precision": precision}
+        return paired(folder, name, attempt=attempt, **own, **EVERYTHING)
 
-    check_resume(make, tmp_path, (1, 5), curves)
+    check_resume(make, tmp_path, (1, 3), curves)
 
 
 # -- metrics --------------------------------------------------------------------------------------

@@ -23,13 +23,14 @@ SMALL_IMAGES: dict[str, Any] = {
     "model": {"name": "resnet20"},
     "clip_norm": 1.0,
 }
+SHORT_VIDEOS = {"synthetic": {"train": 4, "test": 1, "frames": 3}}
 ENGINES: dict[str, Callable[..., Engine]] = {
     "classification": lambda folder, **train: engine(
         folder, Classification, **SMALL_IMAGES, **train
     ),
     "dcgan": dcgan,
     "spade": lambda folder, **train: paired(folder, "spade", **train),
-    "vid2vid": vid2vid,
+    "vid2vid": lambda folder, **train: vid2vid(folder, images=SHORT_VIDEOS, batch_size=2, **train),
 }
 
 

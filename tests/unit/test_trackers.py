@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from support.environment import REPOSITORY
+from support.environment import REPOSITORY, clean_environ
+from support.warm import Warm
 
 from hpc_amp.campaigns.found import runs_of
 from hpc_amp.cli.app import app
@@ -52,14 +53,13 @@ def run_dir(folder: Path, job: Mapping[str, Any] = JOB) -> Path:
     return folder
 
 
-def python(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a program without the variables that choose servers."""
-    chosen = ("WANDB_", "MLFLOW_")
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(chosen)}
-    environ |= {"PYTHONPATH": str(REPOSITORY / "tests"), "NETRC": os.devnull}
-    return subprocess.run(
-        [sys.executable, *map(str, words)], env=environ, capture_output=True, text=True, check=False
-    )
+@pytest.fixture
+def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables that choose servers are not there."""
+    for name in os.environ:
+        if name.startswith(("WANDB_", "MLFLOW_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("NETRC", os.devnull)
 
 
 def track(folder: Path, trackers: list[str]) -> Tracking:
@@ -68,7 +68,10 @@ def track(folder: Path, trackers: list[str]) -> Tracking:
     return Tracking(run, World(), start_step=0, trackers=trackers)
 
 
-def test_wandb_and_mlflow_have_each_point_once_over_attempts_and_exports(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_server")
+def test_wandb_and_mlflow_have_each_point_once_over_attempts_and_exports(
+    warm: Warm, tmp_path: Path
+) -> None:
     """The first attempt is killed after step 8, and the second one resumes from step 6."""
     pytest.importorskip("wandb")
     pytest.importorskip("mlflow")
@@ -77,13 +80,18 @@ def test_wandb_and_mlflow_have_each_point_once_over_attempts_and_exports(tmp_pat
     lines = [json.dumps({"step": s, "time": 1e9 + s, "train/loss": 1 / s}) for s in range(1, 251)]
     (other / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 251, "ti']))
 
+    search = {"PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'tests'}"}
     tracked = ("-m", "support.tracked", folder)
-    killed = python(*tracked, "1", "1", "8", "killed", "wandb", "mlflow")
+    killed = warm.run(*tracked, "1", "1", "8", "killed", "wandb", "mlflow", environ=search)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    finished = python(*tracked, "2", "7", "10", "finished", "wandb", "mlflow")
+    finished = warm.run(*tracked, "2", "7", "10", "finished", "wandb", "mlflow", environ=search)
     assert finished.returncode == 0, finished.stderr
     assert "WARNING" not in killed.stdout + finished.stdout
-    exported = python("-m", "support.exported", tmp_path / "store", folder, other)
+    # Without torch: exports are made on login nodes.
+    exported = subprocess.run(
+        [sys.executable, "-m", "support.exported", tmp_path / "store", folder, other],
+        env=clean_environ(**search), capture_output=True, text=True,
+    )  # fmt: skip
     assert exported.returncode == 0, exported.stderr
 
     from hpc_amp.trackers.wandb_files import rows

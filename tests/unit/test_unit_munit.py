@@ -180,13 +180,13 @@ def test_the_perceptual_loss_sees_contents_and_not_colours(tmp_path: Path) -> No
 
 # -- resume ---------------------------------------------------------------------------------------
 
-# Overflows at once, and again each time that a scale has grown back.
+# Overflows now and then.
 EVERYTHING: dict[str, Any] = {
-    "precision": {"mode": "fp16", "init_scale": 2.0**20, "growth_interval": 2},
+    "precision": {"mode": "fp16", "init_scale": 2.0**16, "growth_interval": 2},
     "ema": 0.9,
     "log_every": 2,
-    "epochs": 3,
-    "max_steps": 7,
+    "epochs": 2,
+    "images": {"synthetic": {"train": 16, "test": 8, "styles": 2}},  # two steps an epoch
 }
 
 
@@ -199,7 +199,7 @@ def test_a_resume_is_bit_exact(name: str, tmp_path: Path) -> None:
     def make(folder: Path, attempt: int) -> Engine:
         return unpaired(folder, name, attempt=attempt, **EVERYTHING)
 
-    check_resume(make, tmp_path, (1, 5), curves)
+    check_resume(make, tmp_path, (1, 3), curves)
 
 
 # -- metrics --------------------------------------------------------------------------------------

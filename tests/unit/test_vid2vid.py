@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from PIL import Image
 from support.gan_checks import check_number_formats, check_phases
 from support.training import CPU, settings
-from support.vid2vid import LOSSES, METRICS, plain_train, vid2vid
+from support.vid2vid import LOSSES, METRICS, ONE, TWO, plain_train, vid2vid
 from support.video import write_faces, write_videos
 from support.video_checks import check_generated, check_resume_where_sequences_grow, forward_passes
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -32,6 +33,7 @@ from hpc_amp.gan.video.networks import FlowEstimator
 from hpc_amp.gan.video.poses import Figure, Point
 from hpc_amp.gan.video.regions import crop, squares, squares_of_points
 from hpc_amp.gan.video.warp import correlation, warp
+from hpc_amp.tasks.base import Networks
 from hpc_amp.tasks.build import build_task
 
 pytestmark = pytest.mark.usefixtures("one_thread", "seed_zero")
@@ -76,7 +78,7 @@ def test_without_time_flow_and_regions_there_are_fewer_losses(tmp_path: Path) ->
 
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16", "O1", "O2"])
 def test_convolutions_are_half_and_flows_masks_and_frames_fp32(mode: str, tmp_path: Path) -> None:
-    made = vid2vid(tmp_path, precision=mode, adversarial={"r1": 0.0})
+    made = vid2vid(tmp_path, precision=mode, adversarial={"r1": 0.0}, **ONE)
     generator: Any = made.networks["generator"]
     wide: list[Tensor] = []
     generator.flow.register_forward_hook(lambda *seen: wide.extend(seen[2]))
@@ -453,11 +455,19 @@ def test_a_perfect_generator_has_the_best_metrics_and_is_shown(tmp_path: Path) -
 
 def test_an_evaluation_shows_moving_pictures(tmp_path: Path) -> None:
     """As a file and in TensorBoard: inputs, generated and true frames side by side."""
-    made = vid2vid(tmp_path, trackers=["tensorboard"])
+    made = vid2vid(tmp_path, trackers=["tensorboard"], eval_batch_size=3)
     task: Any = made.task
-    task.render = lambda batch, networks: (batch.images, batch.flows)
+    rendered: list[VideoBatch] = []
+
+    def render(batch: VideoBatch, networks: Networks) -> tuple[Tensor, Tensor | None]:
+        rendered.append(batch)
+        return batch.images, batch.flows
+
+    task.render = render
     made.evaluate()
     made.tracker.close()
+    assert [len(batch) for batch in rendered] == [3, 1], "nothing is made again to be shown"
+    assert torch.equal(task._shown.images, rendered[0].images[:2])
     (file,) = (tmp_path / "samples").glob("*.gif")
     board = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"images": 0}).Reload()
     (event,) = board.Images("video")
@@ -485,7 +495,7 @@ def test_a_large_moving_picture_is_made_smaller(tmp_path: Path) -> None:
 
 
 def test_a_resume_is_bit_exact_where_sequences_grow(tmp_path: Path) -> None:
-    check_resume_where_sequences_grow(vid2vid, tmp_path, LOSSES, METRICS)
+    check_resume_where_sequences_grow(partial(vid2vid, **TWO), tmp_path, LOSSES, METRICS)
 
 
 # -- generate --------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@ and the network of first frames."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from support.training import CPU, settings
 from support.vid2vid import plain_train as vid2vid
 from support.video import write_videos
 from support.video_checks import check_generated, check_resume_where_sequences_grow, forward_passes
-from support.wc_vid2vid import LOSSES, METRICS, plain_train, wc_vid2vid
+from support.wc_vid2vid import LOSSES, METRICS, ONE, TWO, plain_train, wc_vid2vid
 from torch import Tensor
 
 from hpc_amp.distributed.world import World
@@ -48,14 +49,18 @@ def test_a_sequence_is_one_forward_pass_of_each_network(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16", "O1", "O2"])
 def test_convolutions_are_half_and_colours_fp32(mode: str, tmp_path: Path) -> None:
     made = wc_vid2vid(
-        tmp_path, precision=mode, adversarial={"r1": 0.0}, wc_vid2vid={"partial": mode == "fp16"}
+        tmp_path,
+        precision=mode,
+        adversarial={"r1": 0.0},
+        wc_vid2vid={"partial": mode == "fp16"},
+        **ONE,
     )
     check_number_formats(made, mode)
     assert {*made.metrics} == {*METRICS}
     (batch,) = next(made.data.epoch(0))
     task: Any = made.task
     with made.policy.autocast(), torch.no_grad():
-        shown = torch.rand(4, 3, 5, 16, 16)
+        shown = torch.rand(1, 3, 5, 16, 16)
         video = task.make(batch, shown, made.networks)
     assert {video.frames.dtype, video.guidance.dtype} == {torch.float32}
     for update in made.updates:
@@ -274,19 +279,20 @@ def first_frame_of(run: Path, **first_frame: Any) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def spade_run(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def spade_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained run of the network that `first_frame_of` describes."""
+    folder = tmp_path_factory.mktemp("spade")
     networks = {"width": 4, "stages": 2, "hidden": 4, "norm": "instance", "style_encoder": False}
-    paired(tmp_path / "spade", "spade", spade=networks, epochs=1).fit()
-    return tmp_path / "spade"
+    paired(folder, "spade", spade=networks, max_steps=1, evaluate_every=0).fit()
+    return folder
 
 
 def test_a_run_of_spade_makes_first_frames_and_is_not_trained(
     spade_run: Path, tmp_path: Path
 ) -> None:
     keys = first_frame_of(spade_run)
-    made = wc_vid2vid(tmp_path / "run", **keys, epochs=2, ema=0.9)
+    made = wc_vid2vid(tmp_path / "run", **keys, epochs=1, ema=0.9)
     before = {
         name: value.clone() for name, value in made.networks["first_frame"].state_dict().items()
     }
@@ -304,8 +310,8 @@ def test_a_run_of_spade_makes_first_frames_and_is_not_trained(
         assert torch.equal(task.make(batch, shown, made.networks).frames[:, 0], first)
     # The weights are in the checkpoints: a resumed run needs no others.
     keys["start_from"]["path"] = str(tmp_path / "gone")
-    resumed = wc_vid2vid(tmp_path / "run", attempt=2, **keys, epochs=3, ema=0.9)
-    assert resumed.step == 6
+    resumed = wc_vid2vid(tmp_path / "run", attempt=2, **keys, epochs=2, ema=0.9)
+    assert resumed.step == 2
     assert torch.equal(resumed.networks["first_frame"](shown[:, 0])[0], first)
 
 
@@ -318,7 +324,7 @@ def test_another_network_of_spade_is_refused(spade_run: Path, tmp_path: Path) ->
 
 
 def test_a_resume_is_bit_exact_where_sequences_grow(tmp_path: Path) -> None:
-    check_resume_where_sequences_grow(wc_vid2vid, tmp_path, LOSSES, METRICS)
+    check_resume_where_sequences_grow(partial(wc_vid2vid, **TWO), tmp_path, LOSSES, METRICS)
 
 
 # -- generate --------------------------------------------------------------------------------------

@@ -129,6 +129,10 @@ class Drawn(Sequence[T], Generic[T]):
             self._kept[number] = self._draw(number)
         return self._kept[number]
 
+    def kept(self, number: int) -> T | None:
+        """What was drawn for `number` already, or None."""
+        return self._kept.get(number)
+
 
 def chunk_size(size: tuple[int, int]) -> int:
     """How many pairs follow each other in the stream of shapes before their noise."""

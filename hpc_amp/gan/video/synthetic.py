@@ -6,7 +6,6 @@ are whole pixels, and a frame that is warped by its flow is exact wherever the p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -62,7 +61,7 @@ class DrawnVideos:
         self.labels, self.size, self.config, self.purpose = labels, size, config, purpose
         self.lengths = (config.frames,) * count
         self._scenes = Drawn(count, self._draw_scene)
-        self.frames: Sequence[VideoFrame] = Drawn(count * config.frames, self._draw)
+        self.frames: Drawn[VideoFrame] = Drawn(count * config.frames, self._draw)
         """All frames, from sequence to sequence."""
 
     def picture(self, number: int) -> Tensor:
@@ -82,7 +81,9 @@ class DrawnVideos:
         flow, known = torch.zeros(2, *self.size), torch.zeros(self.size, dtype=torch.bool)
         if time > 0:
             flow = scene.flow(instances, time, time - 1)
-            known = _is_there(points, flow, scene.show(time - 1)[3])
+            before = self.frames.kept(number - 1)
+            shown_before = scene.show(time - 1)[3] if before is None else before.points
+            known = _is_there(points, flow, shown_before)
         return VideoFrame(
             image.to(torch.uint8),
             labels.to(torch.uint8),
@@ -95,10 +96,10 @@ class DrawnVideos:
     def flow_between(self, sequence: int, time: int, other: int) -> tuple[Tensor, Tensor]:
         """The flow float32 [2, H, W] in pixels from the frame at `time` of a sequence to the one at
         `other`, and where it is known, bool [H, W]: where the point is visible in that frame."""
-        scene = self._scenes[sequence]
-        _, _, instances, points = scene.show(time)
-        flow = scene.flow(instances, time, other)
-        return flow.to(torch.float32), _is_there(points, flow, scene.show(other)[3])
+        first = sequence * self.config.frames
+        frame, shown = self.frames[first + time], self.frames[first + other]
+        flow = self._scenes[sequence].flow(frame.instances.long(), time, other)
+        return flow.to(torch.float32), _is_there(frame.points, flow, shown.points)
 
 
 class DrawnIdentities(DrawnVideos):

@@ -75,6 +75,8 @@ class VideoGan(ComparedGan):
     """What the sum of a metric is divided by; for others, it is the number of images."""
     train: VideoTrain
     data: Prepared[Any]
+    _shown_frames: Tensor
+    """What the generator made of `_shown`."""
 
     def build_generator(self) -> nn.Module:
         """The network that makes sequences, with its first weights."""
@@ -277,9 +279,11 @@ class VideoGan(ComparedGan):
 
     def evaluate(self, batch: VideoBatch, networks: Networks) -> dict[str, Tensor]:
         """Sums over the batch; the features of its frames stay here until `summarize`."""
+        made, flows = self.render(batch, networks)
         if self._shown is None:
             self._shown = batch.first(self.train.evaluation.pictures)
-        sums = self.video_sums(*self.render(batch, networks), batch)
+            self._shown_frames = made[: self.train.evaluation.pictures].clone()
+        sums = self.video_sums(made, flows, batch)
         if self.train.evaluation.round_trip:
             there_and_back, _ = self.render(batch.there_and_back(), networks)
             ends = there_and_back[:, 0].double() - there_and_back[:, -1].double()
@@ -308,10 +312,10 @@ class VideoGan(ComparedGan):
 
     def picture_rows(self, networks: Networks) -> Tensor:
         """For each sequence a row of inputs, one of generated and one of true frames, in the order
-        of time. Of more than `PICTURE_FRAMES` frames, some that are evenly spread."""
+        of time: those of the evaluation, none is made again. Of more than `PICTURE_FRAMES` frames,
+        some that are evenly spread."""
         assert self._shown is not None
-        shown = self._shown
-        made, _ = self.render(shown, networks)
+        shown, made = self._shown, self._shown_frames
         inputs = show_condition(shown.frames, self.train.images).unflatten(0, made.shape[:2])
         rows = torch.stack([part.float() for part in (inputs, made, shown.images)], 1)
         length = rows.shape[2]
