@@ -83,11 +83,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> test_cluster.Cluster:
     pytest.skip(reason)
 
 
+@pytest.fixture(scope="session")
+def _impatient(cluster: test_cluster.Cluster) -> Iterator[None]:
+    """Jobs of Slurm do not wait longer than they have to."""
+    with test_cluster.requeued_jobs_start_soon(cluster):
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _cluster_where_marked(request: pytest.FixtureRequest) -> None:
     """A test that is marked needs the cluster, whether it asks for the fixture or not."""
     if request.node.get_closest_marker("cluster"):
         request.getfixturevalue("cluster")
+    if request.node.get_closest_marker("slurm"):
+        request.getfixturevalue("_impatient")
 
 
 @pytest.fixture

@@ -552,10 +552,12 @@ digests: dict[str, str] = {}
 """sha256 of the weights after the main job, by site."""
 
 
-def test_the_main_job(system: System) -> None:
-    """The same numbers everywhere, to the last bit."""
+def test_the_main_job(system: System, warm_cluster: Cluster) -> None:
+    """The same numbers everywhere, to the last bit. Its ranks import torch themselves on this
+    machine, and once under srun and under mpirun."""
     system.python = Path(sys.executable)
-    run_dir = system.submit(CONFIG, *TRAINING, "job.ranks_per_node=1", "job.walltime=10m")
+    forks = warm_cluster.overrides[1:] if system.site in (*STAND_INS, "slurm_mpirun") else []
+    run_dir = system.submit(CONFIG, *TRAINING, "job.ranks_per_node=1", "job.walltime=10m", *forks)
 
     system.wait_for(run_dir, "finished")
     summary = json.loads((run_dir / "summary.json").read_text())

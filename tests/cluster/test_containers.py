@@ -35,7 +35,7 @@ CONFIG = str(REPOSITORY / "configs" / "cifar_resnet.yaml")
 JOB = [
     "site=slurm",
     "job.nodes=2",
-    "job.gpus_per_node=2",
+    "job.gpus_per_node=1",
     "job.walltime=10m",
     "job.stop_margin=1m",
     "train.precision=fp32",
@@ -89,7 +89,7 @@ def test_the_main_job_runs_in_the_debian_image(
     )
     facts = json.loads(ended.stdout.splitlines()[-1])
     summary = facts["summary"]
-    assert (summary["outcome"], summary["world_size"], summary["nodes"]) == ("finished", 4, 2)
+    assert (summary["outcome"], summary["world_size"], summary["nodes"]) == ("finished", 2, 2)
     assert summary["steps"] == 8
     run_dir = Path(facts["run_dir"])
     script = (run_dir / "launch.sh").read_text()

@@ -24,6 +24,8 @@ from hpc_amp.doctor.machine import check_tmp
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
 RANKS = 4
+# The image's Python, which has no torch to be imported.
+OWN_PYTHON = "container.python=/usr/bin/python3"
 # Proof of a rank that started: its environment, by rank.
 PROGRAM = """
 import json, os, sys
@@ -184,7 +186,7 @@ def test_it_can_be_switched_off(desk: Desk) -> None:
 
 
 def test_a_wrong_bind(desk: Desk) -> None:
-    found = desk.doctor_job(desk.binds("/no/such/folder"), status=0)
+    found = desk.doctor_job(desk.binds("/no/such/folder"), OWN_PYTHON, status=0)
 
     assert found["bind"]["severity"] == "warning"  # it may exist on the nodes
     assert "/no/such/folder" in found["bind"]["what"]
@@ -378,7 +380,7 @@ def test_an_image_that_sets_nccl_socket_ifname(desk: Desk, own_image: Path) -> N
         in finding["what"]
     )
     assert log.index("NCCL_SOCKET_IFNAME=ens77") < log.index("attempt 1 of job")
-    found = desk.doctor_job(f"container.image={own_image}", status=0)
+    found = desk.doctor_job(f"container.image={own_image}", OWN_PYTHON, status=0)
     assert "NCCL_SOCKET_IFNAME=ens77" in found["env.masked"]["what"]
 
 
@@ -390,7 +392,7 @@ def test_it_does_not_mask_what_the_job_sets(desk: Desk, own_image: Path) -> None
     assert ended["state"] == "finished", log
     assert [rank["environ"]["NCCL_SOCKET_IFNAME"] for rank in desk.ranks] == ["eth0"] * RANKS
     assert "eth0" in desk.reported(ended, "net.if", "good")["what"]
-    found = desk.doctor_job(f"container.image={own_image}", wanted, status=0)
+    found = desk.doctor_job(f"container.image={own_image}", wanted, OWN_PYTHON, status=0)
     assert "the values of the job are used" in found["env.masked"]["what"]
 
 
@@ -425,7 +427,7 @@ def test_a_masked_library_path_is_reported(desk: Desk, own_image: Path) -> None:
 
 
 def test_hidden_launcher_variables(desk: Desk) -> None:
-    found = desk.doctor_job('container.args=["--cleanenv"]', status=1)
+    found = desk.doctor_job('container.args=["--cleanenv"]', OWN_PYTHON, status=1)
     desk.is_stopped("rank", 'container.args=["--cleanenv"]')
 
     assert "--cleanenv" in found["rt.flags"]["what"]
@@ -434,9 +436,9 @@ def test_hidden_launcher_variables(desk: Desk) -> None:
 # ---- the network ---------------------------------------------------------------------------------
 
 
-def test_the_network_between_two_nodes(desk: Desk) -> None:
+def test_the_network_between_two_nodes(desk: Desk, warm_cluster: Cluster) -> None:
     shown = desk.cluster.hpc_amp(
-        *("doctor", "job.yaml", *desk.cluster.overrides, "job.ranks_per_node=1"),
+        *("doctor", "job.yaml", *warm_cluster.overrides, "job.ranks_per_node=1"),
         *("--network", "--json"),
         cwd=desk.folder,
         timeout=600,

@@ -48,8 +48,10 @@ def work(cluster: Cluster) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def runs(cluster: Cluster, work: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """The status of one ended run for each case."""
+def runs(
+    cluster: Cluster, warm_cluster: Cluster, work: Path
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """The status of one ended run for each case. torchrun imports torch in one of them."""
     folders: dict[str, tuple[str, str]] = {}
     for launcher, runtime in CASES:
         name = f"{launcher}-{runtime}"
@@ -64,7 +66,10 @@ def runs(cluster: Cluster, work: Path) -> dict[tuple[str, str], dict[str, Any]]:
             "container": {"env": ENV},
         }
         (work / f"{name}.yaml").write_text(yaml.safe_dump(config))
-        inside = ["site=slurm"] if runtime == "none" else cluster.overrides
+        within = warm_cluster if launcher == "torchrun" and runtime != "apptainer" else cluster
+        inside = within.overrides
+        if runtime == "none":
+            inside = ["site=slurm", f"container.python={within.python}"]
         result = cluster.hpc_amp(
             "submit", f"{name}.yaml", *inside, f"container.runtime={runtime}", "--json", cwd=work
         )

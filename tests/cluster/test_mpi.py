@@ -32,7 +32,7 @@ from support.stubs import StubHost
 
 from hpc_amp.jobs import rundir
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
+pytestmark = pytest.mark.cluster
 
 PREFIX = "hpc-amp: MPI check: "
 # Each rank tells how large its world is, as a program does that trusts MPI.
@@ -165,6 +165,7 @@ def test_ranks_of_real_launchers_know_their_place(package: str, source: str, mpi
     assert worlds == [{"rank": rank, "local_rank": rank, **same} for rank in range(4)]
 
 
+@pytest.mark.slurm
 @pytest.mark.parametrize("plugin", ["none", "pmi2"])
 def test_a_step_of_slurm_is_one_whatever_pmi_it_offers(
     plugin: str, cluster: Cluster, tmp_path: Path
@@ -231,6 +232,7 @@ def test_two_families_are_caught(
     assert f"the {image} cannot talk to the {launcher}: Open MPI and MPICH do not " in line
 
 
+@pytest.mark.slurm
 @pytest.mark.parametrize(("plugin", "fits"), [("none", False), ("pmi2", True)])
 def test_srun_has_to_offer_what_the_image_speaks(
     plugin: str, fits: bool, mpi: Make, host: StubHost, cluster: Cluster

@@ -31,14 +31,12 @@ def stand_in(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("launcher", "ranks_per_node"), [("srun", 1), ("torchrun", 2)])
 def test_a_training_on_two_nodes(
-    cluster: Cluster,
     warm_cluster: Cluster,
     tmp_path: Path,
     stand_in: Path,
     launcher: str,
     ranks_per_node: int,
 ) -> None:
-    within = warm_cluster if launcher == "torchrun" else cluster
     job = {
         "name": "inside",
         "site": "slurm",
@@ -52,8 +50,8 @@ def test_a_training_on_two_nodes(
         "container": {
             "runtime": "pyxis",
             "image": str(stand_in / "image.sqsh"),
-            "bind": within.binds,
-            "python": within.python,
+            "bind": warm_cluster.binds,
+            "python": warm_cluster.python,
         },
         "launch": launcher,
         "train": {
@@ -68,7 +66,7 @@ def test_a_training_on_two_nodes(
     }
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
 
-    cluster.hpc_amp("submit", "job.yaml", "--follow", cwd=tmp_path)
+    warm_cluster.hpc_amp("submit", "job.yaml", "--follow", cwd=tmp_path)
 
     (run_dir,) = (tmp_path / "runs" / "inside").glob("2*")
     summary = json.loads((run_dir / "summary.json").read_text())

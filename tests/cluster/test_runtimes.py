@@ -56,7 +56,7 @@ def _squashfs(cluster: Cluster, folder: Path) -> list[str]:
         (folder / "prepared" / bind.lstrip("/")).mkdir(parents=True, exist_ok=True)
     subprocess.run(
         ["mksquashfs", folder / "prepared", folder / "image.sqfs", "-quiet", "-no-progress",
-         "-comp", "gzip", "-Xcompression-level", "1"],
+         "-noI", "-noD", "-noF", "-noX"],
         check=True, timeout=300,
     )  # fmt: skip
     return ["container.runtime=charliecloud", f"container.image={folder / 'image.sqfs'}"]

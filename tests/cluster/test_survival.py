@@ -45,7 +45,7 @@ JOB: dict[str, Any] = {
         },
         "batch_size": 16,
         "epochs": 100,
-        "max_steps": 600,
+        "max_steps": 400,
         "log_every": 1,
         "evaluate_every": 100,
         "device": "cpu",
@@ -157,6 +157,22 @@ def kill(name: str, cluster: Cluster) -> None:
     os.kill(daemon(name, cluster), signal.SIGKILL)
 
 
+def wait_until_slurm_has_saved(run: Run) -> None:
+    """Until the state from which slurmctld starts again has the job and its steps. Slurm saves it
+    some seconds after a change."""
+    state = Path(run.cluster.environ["HPC_AMP_CLUSTER_STATE"]) / "spool" / "slurmctld" / "job_state"
+    before = time.time()
+    run.slurm("scontrol", "update", f"JobId={run.job_id}", "Comment=saved")
+
+    def saved() -> bool:
+        try:
+            return state.stat().st_mtime > before
+        except FileNotFoundError:  # Slurm is replacing it
+            return False
+
+    run.wait_until(saved, "Slurm to save its state")
+
+
 def mend() -> None:
     """Start what is dead, bring back what is down."""
     subprocess.run([SCRIPTS / "up"], check=True, capture_output=True, timeout=300)
@@ -236,8 +252,7 @@ def test_one_script_submitted_twice_works_once(submit: Callable[..., Run]) -> No
 def test_the_controller_is_away_when_a_run_wants_to_go_on(submit: Callable[..., Run]) -> None:
     run = submit(waiting("checkpointed"))
     run.wait_until(lambda: (run.work / "ready-1").exists(), "the ranks")
-    # Slurm saves its state now and then; the job has to be in it.
-    time.sleep(6)
+    wait_until_slurm_has_saved(run)
     kill("slurmctld", run.cluster)
     (run.work / "go").touch()
     run.wait_until(lambda: "continued" in run.states, "the end of the attempt")
@@ -293,7 +308,7 @@ def test_a_training_survives_every_signal_and_a_requeue(
 def test_a_daemon_that_starts_again_in_time_is_not_missed(submit: Callable[..., Run]) -> None:
     run = submit(JOB, *ENDLESS)
     run.wait_for_step(1, beyond=20)
-    time.sleep(6)  # until Slurm has saved its state with this job in it
+    wait_until_slurm_has_saved(run)
     kill("slurmctld", run.cluster)
     kill(run.nodes_of_attempt(1)[0], run.cluster)
     run.wait_for_step(1, beyond=run.step(1) + 20)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +82,32 @@ def _checked(result: subprocess.CompletedProcess[str]) -> subprocess.CompletedPr
         said = f"{result.stdout}\n{result.stderr}".strip()
         pytest.fail(f"{result.args} exited with {result.returncode}:\n{said}")
     return result
+
+
+@contextlib.contextmanager
+def requeued_jobs_start_soon(cluster: Cluster) -> Iterator[None]:
+    """Jobs that are requeued start two seconds later. Slurm lets them wait for as long as the
+    credential of their earlier start is valid, 11 s here. A new one only has to be made in a later
+    second than that in which the earlier one was revoked, which is before the line in the log."""
+    log = Path(cluster.environ["HPC_AMP_CLUSTER_STATE"]) / "log" / "slurmctld.log"
+    over = threading.Event()
+
+    def watch() -> None:
+        with log.open() as lines:
+            lines.seek(0, os.SEEK_END)
+            cut = ""
+            while not over.wait(0.1):
+                *whole, cut = (cut + lines.read()).split("\n")
+                for job_id in re.findall(r"\] Requeuing JobId=(\w+)", "\n".join(whole)):
+                    words = ["scontrol", "update", f"JobId={job_id}", "StartTime=now+2"]
+                    # Where the controller is away, the job waits.
+                    subprocess.run(words, env=cluster.environ, capture_output=True)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    yield
+    over.set()
+    watcher.join()
 
 
 def site_parameters(

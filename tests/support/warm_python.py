@@ -40,7 +40,10 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-PROGRAMS = ("hpc_amp.train", "hpc_amp.train.generate", "torch.distributed.run")
+PROGRAMS = (
+    *("hpc_amp.train", "hpc_amp.train.generate", "hpc_amp.distributed.bandwidth"),
+    "torch.distributed.run",
+)
 _PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
