@@ -47,7 +47,10 @@ class Snapshot:
         now: tuple[list[Tensor], list[Tensor]] = ([], [])
         later: tuple[list[Tensor], list[Tensor]] = ([], [])
         devices: set[torch.device] = set()
-        for buffer, tensor in zip(buffers, tensors, strict=True):
+        for place, (buffer, tensor) in enumerate(zip(buffers, tensors, strict=True)):
+            if tensor.is_sparse:  # the momentum of sparse gradients
+                buffers[place] = tensor.to("cpu", copy=True)
+                continue
             if tensor.is_cuda:
                 devices.add(tensor.device)
                 buffer.copy_(tensor, non_blocking=True)
@@ -71,7 +74,10 @@ class Snapshot:
         return _replaced(state, iter(buffers)), complete
 
     def _buffer(self, place: int, tensor: Tensor) -> Tensor:
-        """The buffer of the tensor at `place`, of the same shape, type and memory order."""
+        """The buffer of the tensor at `place`, of the same shape, type and memory order. Empty for
+        a sparse one, whose size changes."""
+        if tensor.is_sparse:
+            tensor = torch.empty(0)
         if place < len(self._buffers):
             buffer = self._buffers[place]
             if (

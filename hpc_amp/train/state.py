@@ -163,7 +163,7 @@ def _load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     load_state_dict reads `fused` to decide on which device the step counts belong.
 
     Fused optimizers read the state of a weight in the memory order of the weight, which
-    `channels_last` changes.
+    `channels_last` changes. The state of sparse gradients is sparse, and stays as it is.
     """
     now, before = optimizer.state_dict()["param_groups"], saved["param_groups"]
     if [len(group["params"]) for group in now] != [len(group["params"]) for group in before]:
@@ -174,7 +174,9 @@ def _load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
-            if torch.is_tensor(value) and value.shape == parameter.shape:
+            if not torch.is_tensor(value) or value.is_sparse:
+                continue
+            if value.shape == parameter.shape:
                 state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 

@@ -136,6 +136,30 @@ def test_a_resume_may_change_the_memory_order(optimizer: str, mode: str, tmp_pat
     torch.testing.assert_close(*ends, rtol=1e-3, atol=1e-4)
 
 
+class Looking(Regression):
+    """Has an embedding with sparse gradients."""
+
+    def build_networks(self) -> dict[str, nn.Module]:
+        class Places(nn.Module):
+            def forward(self, batch: Tensor) -> Tensor:
+                return batch.abs().mul(2).long() % 5
+
+        layers = Places(), nn.Embedding(5, 2, sparse=True), nn.Flatten(), nn.Linear(12, 1)
+        return {"model": nn.Sequential(*layers)}
+
+
+def test_a_resume_has_the_momentum_of_sparse_gradients(tmp_path: Path) -> None:
+    common: dict[str, Any] = {"optimizer": {"name": "sgd", "lr": 0.005, "weight_decay": 0.0}}
+    whole = engine(tmp_path / "whole", Looking, **common)
+    whole.fit()
+    fit_until(engine(tmp_path / "stopped", Looking, **common), 5)
+    resumed = engine(tmp_path / "stopped", Looking, attempt=2, **common)
+    resumed.fit()
+    states = resumed.updates[0].optimizer.state.values()
+    assert [state["momentum_buffer"].is_sparse for state in states] == [True, False, False]
+    assert weights_digest(resumed.networks) == weights_digest(whole.networks)
+
+
 def test_a_damaged_newest_checkpoint_costs_steps_but_not_the_result(
     uninterrupted: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
