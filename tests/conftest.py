@@ -7,6 +7,7 @@ import functools
 import gc
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,6 +89,13 @@ def _cluster_where_marked(request: pytest.FixtureRequest) -> None:
     """A test that is marked needs the cluster, whether it asks for the fixture or not."""
     if request.node.get_closest_marker("cluster"):
         request.getfixturevalue("cluster")
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A folder that is not in memory, where `tmp_path` may be."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder).resolve()
 
 
 @pytest.fixture
