@@ -7,6 +7,7 @@ import functools
 import gc
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,6 +98,13 @@ def _cluster_where_marked(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("cluster")
     if request.node.get_closest_marker("slurm"):
         request.getfixturevalue("_impatient")
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A folder that is not in memory, where `tmp_path` may be."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder).resolve()
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ def _no_pauses() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def _close_engines() -> Iterator[None]:
-    """Close what `support.training.engine` opened, without importing torch for other tests."""
-    yield
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown() -> None:
+    """Close what `support.training.engine` opened before its folder is removed, without importing
+    torch for other tests."""
     training = sys.modules.get("support.training")
     while training is not None and training.opened:
         engine = training.opened.pop()

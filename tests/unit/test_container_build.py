@@ -70,6 +70,12 @@ class Desk:
 
 
 @pytest.fixture
+def tmp_path(disk: Path) -> Path:
+    """Nothing is built in memory."""
+    return disk
+
+
+@pytest.fixture
 def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path)
 

@@ -41,6 +41,12 @@ def request(
     return job.CheckedRequest(loaded, chosen, {"HOME": "/home/me"})
 
 
+@pytest.fixture
+def tmp_path(disk: Path) -> Path:
+    """Where nothing is wrong: doctor warns of what is in memory."""
+    return disk
+
+
 def one(findings: Iterator[Finding], id: str) -> Finding:
     """The finding of this id."""
     (found,) = [finding for finding in findings if finding.id == id]

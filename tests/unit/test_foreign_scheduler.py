@@ -89,8 +89,9 @@ class SpoolHost:
 
 
 @pytest.fixture
-def spool(tmp_path: Path) -> Iterator[SpoolHost]:
-    made = SpoolHost(tmp_path)
+def spool(disk: Path) -> Iterator[SpoolHost]:
+    """On a disk: doctor warns of what is in memory."""
+    made = SpoolHost(disk)
     yield made
     for pid in made.queue.glob("*/pid"):
         if not (pid.parent / "status").exists():

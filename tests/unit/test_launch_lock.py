@@ -123,6 +123,7 @@ def test_the_newest_checkpoint_at_the_beginning_is_noted(host: StubHost) -> None
         "step-00000009",
         "step-00000120",
         "step-100000000",
+        "step-20",
         "step-x",
         ".tmp-step-00000999",
     ):
