@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from support.environment import require_program
 
 from hpc_amp.containers.podman import Podman
 from hpc_amp.errors import HpcAmpError, UsageError
@@ -112,9 +111,9 @@ def test_options(tmp_path: Path) -> None:
     assert "isolates" in said("--network", "slirp4netns")[1]
 
 
+@pytest.mark.cluster
 def test_the_options_of_every_job_are_podman_s() -> None:
-    """Held to the help of the real one."""
-    require_program("podman")
+    """Held to the help of the real one, which comes with the test cluster."""
     found = set(re.findall(r"(?<=[\s(\"])--[a-z-]+", PODMAN.host_code()))
     own = found - {"--quiet", "--version", "--filter", "--force", "--time", "--gpu"}
 
