@@ -168,7 +168,7 @@ def app() -> None:
     `hpc-amp init` writes a job file. `hpc-amp render job.yaml` prints the launch script, and
     `hpc-amp submit job.yaml` submits it.
 
-    CONFIG is a job file; for submit, run, sweep, render, validate, config and doctor also a
-    program, or a run directory, whose job runs again. KEY=VALUE replaces one value. RUN is a run
+    CONFIG is a job file. Instead, submit, run, sweep, render, validate, config and doctor also take
+    a program, or a run directory, whose job runs again. KEY=VALUE replaces one value. RUN is a run
     directory, a job id, or the name of a job (its newest run).
     """
