@@ -182,7 +182,7 @@ def test_submit_and_log_say_what_was_expanded_and_the_program_gets_it(shell):
     assert validated.stderr.splitlines() == [f"note: {note}" for note in notes]
     rendered = CliRunner().invoke(app, ["render", "job.yaml"]).stdout
     for note in notes:
-        assert f"echo '{note}'\n" in rendered
+        assert f"say '{note}'\n" in rendered
     assert f"run_dir={shell}/scratch/runs/x/" in rendered
 
 
