@@ -187,7 +187,7 @@ def _look_at_all(
             return [json.dumps([row.to_plain() for row in rows], indent=1)], all_ended
         if not rows:
             chosen = " matching" if pattern or states else ""
-            return [f"no runs{chosen} in {only or 'runs'}"], True
+            return [f"no{chosen} runs in {only or 'runs'}"], True
         if not screen.is_terminal:
             return as_tabs(rows), all_ended
         notes = [f"{more} older: --all, or -n {more + len(rows)}"] if few and more else []
