@@ -85,7 +85,12 @@ def check_resume(
     assert last.step == stops[-1]
     first = [update for update in last.updates if update.phase.runs_in(0)]
     assert all(update.optimizer.state for update in first), "some were made before the last stop"
+    before = digests(last, buffers=False)
     last.fit()
+    after = digests(last, buffers=False)
+    ending = [update for update in last.updates if update.phase.runs_in(last.train.epochs - 1)]
+    moved = {name for name in before if before[name] != after[name]}
+    assert moved == {name for update in ending for name in update.phase.networks}, "and after it"
     assert last.report.skipped_steps() > 0
     assert _scales(last) == _scales(whole)
     assert weights_digest(last.networks) == weights_digest(whole.networks)
