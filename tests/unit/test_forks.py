@@ -80,7 +80,7 @@ def test_a_script_is_a_fork_where_its_command_line_fits(
     other.write_text(script.read_text())
 
     for name, forked in ((script, True), (other, False)):
-        said = subprocess.run([python, "-u", name, "a b"], text=True, capture_output=True)
+        said = subprocess.run([python, name, "a b"], text=True, capture_output=True)
         facts = ["__main__", [str(name), "a b"], str(tmp_path), str(python), forked]
         assert (json.loads(said.stdout), said.stderr, said.returncode) == (facts, "", 0)
 
