@@ -85,4 +85,8 @@ def _with_known_fix(error: HpcAmpError) -> str:
 
 def _fail(message: str, status: int) -> NoReturn:
     print(f"hpc-amp: {' '.join(message.splitlines())}", file=sys.stderr)
+    try:
+        sys.stdout.flush()
+    except OSError:  # Python would try it again at the end, and complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(status)

@@ -499,6 +499,7 @@ def test_a_job_that_overruns_its_limit_can_be_resumed(system: System) -> None:
     wait_until(lambda: gone(system.places("overrun", 1)), "the ranks to end")
     if system.site in ("cobalt_stand_in", "gridengine"):
         assert "time limit" in ended["reason"]
+    system.wait_until_gone(run_dir)  # a failed job may still be ending
     system.hpc_amp("resume", str(run_dir))
     assert system.wait_for(run_dir, "finished")["attempt"] == 2
 
