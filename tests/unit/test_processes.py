@@ -80,6 +80,7 @@ def test_on_a_full_disk_the_others_are_ended_too() -> None:
         process = subprocess.Popen(
             [sys.executable, "-c", RUN, "3", RANK + "print(os.getpid(), flush=True); " + program],
             stdout=subprocess.PIPE, stderr=full, text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},  # as in a launch script
         )  # fmt: skip
 
     output, _ = process.communicate(timeout=120)
