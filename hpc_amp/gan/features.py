@@ -61,7 +61,9 @@ class VggFeatures(nn.Module):
         super().__init__()
         import torchvision
 
-        vgg = torchvision.models.vgg19()
+        with torch.device("meta"):  # it would draw 140 million weights
+            vgg = torchvision.models.vgg19()
+        vgg.to_empty(device="cpu")
         load_weights(vgg, str(file), "vgg19")
         self.layers = vgg.features[: _VGG_LAYERS[-1] + 1]
         self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406])[:, None, None])
