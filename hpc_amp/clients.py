@@ -79,25 +79,32 @@ def run_in_time(
     """Run a command, and return its status, output and error output. It has a session of its own,
     so that also the children of a wrapper script end when the time is over or Ctrl-C comes. Raises
     OSError if it does not start, and subprocess.TimeoutExpired."""
-    process = subprocess.Popen(
-        command,
-        text=True,
-        errors="replace",
-        env=environ,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    process = None
+    # Ctrl-C between the start of the command and the next line would leave the command behind.
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
+        try:
+            process = subprocess.Popen(
+                command,
+                text=True,
+                errors="replace",
+                env=environ,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         output, errors = process.communicate(timeout=seconds)
     except BaseException:
-        _end(process)
-        # Not read to their end: a process that left the session may still have them open.
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
+        if process is not None:
+            _end(process)
+            # Not read to their end: a process that left the session may still have them open.
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
         raise
     return process.returncode, output, errors
 

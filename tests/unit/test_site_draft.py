@@ -18,7 +18,7 @@ from support import commands
 from support.environment import clean_environ
 from support.waiting import wait_until
 
-from hpc_amp.clients import Clients
+from hpc_amp.clients import Clients, run_in_time
 from hpc_amp.config.site import Site
 from hpc_amp.config.site_draft import SiteDraft
 from hpc_amp.config.sites import load_site
@@ -684,6 +684,21 @@ def test_ctrl_c_leaves_nothing(cluster: Cluster, environ: dict[str, str]) -> Non
     child = int(mark.read_text())
     wait_until(lambda: has_ended(child), "the child")
     assert not (cluster.folder / "config").exists()
+
+
+def test_ctrl_c_at_the_start_of_a_command_ends_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    class Interrupted(subprocess.Popen[str]):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            started.append(self)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_in_time(["sleep", "1000"], 600)
+    assert [process.returncode for process in started] == [-signal.SIGTERM]
 
 
 # -- doctor ---------------------------------------------------------------------------------------
