@@ -15,6 +15,10 @@ Any other exception is a defect of hpc-amp and is shown with its traceback.
 
 from __future__ import annotations
 
+import errno
+
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+"""The numbers of an OSError where a disk, or what a user may store on it, is full."""
 _ESCAPES = {ord(letter): ascii(letter)[1:-1] for letter in "\v\f\x1c\x1d\x1e\x85\u2028\u2029"}
 """Escapes of the characters that end a line, besides those of text files. A path may have some."""
 

@@ -40,7 +40,7 @@ def _main() -> NoReturn:
     import click
 
     from hpc_amp.cli.app import app
-    from hpc_amp.errors import HpcAmpError
+    from hpc_amp.errors import FULL_DISK, HpcAmpError
 
     # `hpc-amp logs ... | head`: when the reader closes the pipe, end without an error message.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -63,7 +63,7 @@ def _main() -> NoReturn:
         if error.errno == errno.ENAMETOOLONG:
             # Wherever the name was used first: it can only be one that the user gave.
             _fail(f"{str(error.filename)[:40]}...: {error.strerror}", 2)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in FULL_DISK:
             _fail(f"{error.filename or 'the output'} cannot be written: {error.strerror}", 1)
         raise
     except click.Abort:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import sys
 from pathlib import Path
@@ -36,7 +35,7 @@ def report_submission(
 def wait_here(plan: Plan, submission: Submission, *, as_json: bool = False) -> None:
     """Show a job of this machine until it ends. Ctrl-C, SIGTERM, SIGHUP and a closed output stop
     it. One that cannot be written, such as on a full disk, only ends the command."""
-    from hpc_amp.errors import HpcAmpError
+    from hpc_amp.errors import FULL_DISK, HpcAmpError
     from hpc_amp.jobs.control import cancel as cancel_run
     from hpc_amp.signals import interrupted_by_all
 
@@ -57,7 +56,7 @@ def wait_here(plan: Plan, submission: Submission, *, as_json: bool = False) -> N
             except OSError:
                 raise SystemExit(1) from None
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in FULL_DISK:
                 raise
             raise HpcAmpError(
                 f"the output cannot be written ({error.strerror}), and the run goes on",

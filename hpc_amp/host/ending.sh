@@ -28,7 +28,7 @@ outlast_ranks() {
     [ "$waits" = yes ] || say "the launcher was killed: waiting up to $HPC_AMP_GRACE s for the end of its ranks"
     waits=yes
     # shellcheck disable=SC2086 # the numbers are words
-    { [ "$SECONDS" -lt "$until" ] && [ "$(date +%s)" -lt $((deadline - 15)) ]; } || kill -s KILL ${left//[!0-9$'\n']/} 2>/dev/null || true
+    { [ "$SECONDS" -lt "$until" ] && ! out_of_time 15; } || kill -s KILL ${left//[!0-9$'\n']/} 2>/dev/null || true
     sleep 0.5
   done
 }

@@ -20,6 +20,6 @@ exit() {
 at_exit=leave
 
 # say TEXT: print a line for the log. On a full disk the line is lost, and the script goes on.
-say() { echo "$1" || true; }
+say() { printf '%s\n' "$1" || true; }
 
 trap '"$at_exit" $?' EXIT

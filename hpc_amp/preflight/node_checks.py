@@ -7,7 +7,6 @@ the job starts.
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib.machinery
 import importlib.util
 import os
@@ -20,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hpc_amp.distributed.world import WorldError
+from hpc_amp.errors import FULL_DISK
 from hpc_amp.finding import Finding, Findings
 from hpc_amp.preflight.gpu_checks import check_gpus
 from hpc_amp.preflight.network_checks import (
@@ -75,7 +75,7 @@ def check_run_dir(node: Node) -> Findings:
         _write(folder)
     except OSError as error:
         fix = "use a file system that you can write, and do not bind it read-only"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in FULL_DISK:
             fix = "free some space, or set runs_dir to another file system"
         what = f"{node.run_dir} is not writable: {error.strerror}"
         yield Finding("fs", "error", what, why, fix)
@@ -143,7 +143,7 @@ def check_tmp(node: Node) -> Findings:
         _write(node.at(folder))
     except OSError as error:
         what = f"{folder} is not writable: {error.strerror}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in FULL_DISK:
             what = f"{folder} is full"
         fix = "remove old files from it, or bind a larger folder: container.bind=[DIR:/tmp]"
         yield Finding("tmp", "error", what, why, fix)

@@ -10,7 +10,6 @@ damaged one is reported and ignored.
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -25,6 +24,7 @@ from typing import Any
 
 import torch
 
+from hpc_amp.errors import FULL_DISK
 from hpc_amp.models.weights import UnreadableError, read_tensors
 from hpc_amp.train.durable import digest_of, sync_folder, write_durably
 from hpc_amp.train.manifest import (
@@ -141,7 +141,7 @@ class CheckpointStore:
         try:
             self._publish(final, checkpoint)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._make_room(checkpoint):
+            if error.errno not in FULL_DISK or not self._make_room(checkpoint):
                 raise
             self._warn(f"{error}: older checkpoints were removed early, to make room")
             self._publish(final, checkpoint)
