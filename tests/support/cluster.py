@@ -88,7 +88,9 @@ def _checked(result: subprocess.CompletedProcess[str]) -> subprocess.CompletedPr
 def requeued_jobs_start_soon(cluster: Cluster) -> Iterator[None]:
     """Jobs that are requeued start two seconds later. Slurm lets them wait for as long as the
     credential of their earlier start is valid, 11 s here. A new one only has to be made in a later
-    second than that in which the earlier one was revoked, which is before the line in the log."""
+    second than that in which the earlier one was revoked, which is before the line in the log. A
+    job that lost a node waits as it is: the node's daemon may still end what it finds of the job.
+    """
     log = Path(cluster.environ["HPC_AMP_CLUSTER_STATE"]) / "log" / "slurmctld.log"
     over = threading.Event()
 
@@ -96,9 +98,15 @@ def requeued_jobs_start_soon(cluster: Cluster) -> Iterator[None]:
         with log.open() as lines:
             lines.seek(0, os.SEEK_END)
             cut = ""
+            lost: set[str] = set()
             while not over.wait(0.1):
                 *whole, cut = (cut + lines.read()).split("\n")
-                for job_id in re.findall(r"\] Requeuing JobId=(\w+)", "\n".join(whole)):
+                text = "\n".join(whole)
+                lost |= set(re.findall(r"requeue job JobId=(\w+) due to failure", text))
+                for job_id in re.findall(r"\] Requeuing JobId=(\w+)", text):
+                    if job_id in lost:
+                        lost.remove(job_id)
+                        continue
                     words = ["scontrol", "update", f"JobId={job_id}", "StartTime=now+2"]
                     # Where the controller is away, the job waits.
                     subprocess.run(words, env=cluster.environ, capture_output=True)

@@ -132,6 +132,7 @@ def test_prune_removes_copies_that_nothing_uses(host: StubHost) -> None:
     of_run, of_other = (run / "src").resolve(), (other / "src").resolve()
     for copy in copies(host):
         make_old(copy)
+    assert host.hpc_amp("wait", str(other)).returncode == 0  # it writes into its folder
     shutil.rmtree(other.parent)  # by hand
     result = host.hpc_amp("prune", "--yes")
     assert result.stdout == "removed 1 copy of the package\n", result.stderr
