@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from hpc_amp.resources import Which
+from hpc_amp.signals import interrupted_after
 
 SECONDS = 20.0
 """The time that a command may take. A busy scheduler needs a few seconds."""
@@ -80,10 +81,8 @@ def run_in_time(
     so that also the children of a wrapper script end when the time is over or Ctrl-C comes. Raises
     OSError if it does not start, and subprocess.TimeoutExpired."""
     process = None
-    # Ctrl-C between the start of the command and the next line would leave the command behind.
-    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        try:
+        with interrupted_after():
             process = subprocess.Popen(
                 command,
                 text=True,
@@ -95,8 +94,6 @@ def run_in_time(
                 stderr=subprocess.PIPE,
                 start_new_session=True,
             )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         output, errors = process.communicate(timeout=seconds)
     except BaseException:
         if process is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
@@ -54,6 +55,22 @@ def not_ignored(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
 
 def _do_nothing(number: int, frame: FrameType | None) -> None:
     """A signal handler. Unlike an ignored signal, it is not inherited by programs."""
+
+
+@contextmanager
+def interrupted_after() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt at the end of the block, not in it: in the middle of
+    `process = Popen(...)`, it would leave a program that nobody knows. Signals are not blocked,
+    because the program would inherit that, and another thread of this process would get them."""
+    is_main = threading.current_thread() is threading.main_thread()  # no other gets Ctrl-C
+    came: list[int] = []
+    numbers = not_ignored([signal.SIGINT]) if is_main else []
+    try:
+        with handling({one: lambda number, frame: came.append(number) for one in numbers}):
+            yield
+    finally:
+        if came:
+            raise KeyboardInterrupt
 
 
 @contextmanager

@@ -130,9 +130,9 @@ def test_what_python_adds_to_a_copy_does_not_count(host: StubHost) -> None:
 def test_prune_removes_copies_that_nothing_uses(host: StubHost) -> None:
     run, other = submitted(host), submitted(host, "b", "site=local")
     of_run, of_other = (run / "src").resolve(), (other / "src").resolve()
+    assert host.hpc_amp("wait", str(other)).returncode == 0  # it writes into folder and copy
     for copy in copies(host):
         make_old(copy)
-    assert host.hpc_amp("wait", str(other)).returncode == 0  # it writes into its folder
     shutil.rmtree(other.parent)  # by hand
     result = host.hpc_amp("prune", "--yes")
     assert result.stdout == "removed 1 copy of the package\n", result.stderr
