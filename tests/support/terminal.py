@@ -58,8 +58,11 @@ class Terminal:
     def __enter__(self) -> Terminal:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """What is still there gets a hang-up, as when a window is closed, and is gone then."""
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """What is still there gets a hang-up, as when a window is closed, and is gone then. A test
+        that fails shows what the terminal showed."""
+        if error is not None:
+            print(self.seen)
         if self._status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGHUP)
