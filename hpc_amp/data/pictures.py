@@ -162,6 +162,7 @@ def _jpeg_part(content: bytes, box: Box, needed: int | None) -> Image.Image:
     """A box of an upright JPEG."""
     left, top, right, bottom = box
     with Image.open(io.BytesIO(_first_rows(content, bottom + _CONTEXT))) as image:
+        image.decodermaxblock = len(content)  # all at once, instead of joining blocks
         width, height = image.size
         if needed is not None:
             shrink = min(right - left, bottom - top) // (FINER * needed)
@@ -185,7 +186,7 @@ def _first_rows(content: bytes, rows: int) -> bytes:
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # the frame header
             height = int.from_bytes(content[at + 5 : at + 7], "big")
             changed = min(rows, height).to_bytes(2, "big")
-            return content[: at + 5] + changed + content[at + 7 :]
+            return b"".join([content[: at + 5], changed, memoryview(content)[at + 7 :]])
         at += 2 + size
     return content  # an unusual file
 
