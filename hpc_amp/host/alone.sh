@@ -55,7 +55,7 @@ run_session() {
   local status=0
   be_one_process
   enter
-  [ "${job[watched]:-}" = yes ] || exec "${container[@]}" "$python" "${program[@]}" "$@"
+  [ "${job[records_status]:-}" = yes ] || exec "${container[@]}" "$python" "${program[@]}" "$@"
   # Ctrl-C is for the program in the container. This script stays, to record the exit status.
   trap : INT QUIT
   running=yes

@@ -3,10 +3,10 @@
 # folder of a session; empty for anything else) and the settings of the script in `job` (see begin.sh);
 # those of a session are also
 #
-#   watched      yes: the exit status is written to `session`, because the scheduler's command does not
-#                return it
-#   allocation   the variable with the job's id in an allocation
-#   ends         yes: the scheduler ends the session after the walltime, counted from now
+#   records_status   yes: the exit status is written to `session`, because the scheduler's command may
+#                    not return it
+#   allocation       the variable with the job's id in an allocation
+#   ends             yes: the scheduler ends the session after the walltime, counted from now
 set -eo pipefail
 
 # library: define all functions. Called again after `setup`, whose lines may define the same names.
@@ -26,7 +26,7 @@ library
 running=no
 # shellcheck disable=SC2317 # `exit` calls it
 leave() {
-  if [ "${job[watched]:-}" = yes ] && [ "$running" = no ]; then
+  if [ "${job[records_status]:-}" = yes ] && [ "$running" = no ]; then
     echo "$1" >"$session/status"
   fi
 }

@@ -31,12 +31,12 @@ def render(plan: Plan) -> str:
 
 
 def render_session(
-    plan: Plan, folder: Path, command: Sequence[str], *, watched: bool, limited: bool
+    plan: Plan, folder: Path, command: Sequence[str], *, records_status: bool, limited: bool
 ) -> str:
     """Render the script of `hpc-amp shell`, which runs a shell, or `command`, as the only rank.
-    `folder` is the session's folder. `watched`: the script records its exit status there.
-    `limited`: its time limit is the job's walltime, from its start."""
-    about = {"watched": _yes(watched), "ends": _yes(limited)}
+    `folder` is the session's folder. `records_status`: the script writes its exit status
+    there. `limited`: its time limit is the job's walltime, from its start."""
+    about = {"records_status": _yes(records_status), "ends": _yes(limited)}
     if plan.scheduler.allocation:
         about["allocation"] = plan.scheduler.allocation
     values = script_values(plan, session=True)

@@ -253,7 +253,7 @@ def start(
         session.plan,
         session.folder,
         session.command,
-        watched=how.is_watched,
+        records_status=how.records_status,
         limited=is_new and scheduler.allocation != "",
     )
     made = _create(session, text)
@@ -268,6 +268,11 @@ def _run(session: Session, how: Interactive) -> int:
     if how.is_watched:
         return _run_watched(session, how)
     status, interrupted = terminal.run(how)
+    recorded = _recorded_status(session)
+    if recorded is not None:
+        if recorded != status:
+            terminal.tell(f"hpc-amp: the session has ended with exit status {recorded}")
+        return recorded
     if interrupted and not started.exists():
         return 128 + signal.SIGINT
     if interrupted and status == 0 and how.hides_interrupts:
@@ -283,8 +288,9 @@ def _run_watched(session: Session, how: Interactive) -> int:
         if interrupted.job_id is not None:
             terminal.tell(f"hpc-amp: job {interrupted.job_id} is deleted")
         return 128 + interrupted.number
-    with contextlib.suppress(OSError, ValueError):
-        return int((session.folder / "status").read_text())
+    recorded = _recorded_status(session)
+    if recorded is not None:
+        return recorded
     if (session.folder / "started").exists():
         raise SchedulerError(
             "the session was ended by its time limit or by the scheduler",
@@ -293,6 +299,14 @@ def _run_watched(session: Session, how: Interactive) -> int:
     if status == 0:
         raise SchedulerError(f"{name} ended the job before the session could start")
     return status  # the scheduler's command has printed the reason
+
+
+def _recorded_status(session: Session) -> int | None:
+    """The exit status that the session's script has written; None if it has not."""
+    try:
+        return int((session.folder / "status").read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _create(session: Session, script: str) -> set[str]:

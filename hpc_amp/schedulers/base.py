@@ -37,7 +37,7 @@ class Interactive(NamedTuple):
     """The command of an interactive job, which runs a script on a node and on this terminal.
 
     `job_id` and `ready` are regular expressions for the command's output. A command without them
-    handles Ctrl-C itself, and its exit status is the script's.
+    handles Ctrl-C itself, and its exit status is the script's unless `loses_status` is set.
     """
 
     command: list[str]
@@ -52,11 +52,18 @@ class Interactive(NamedTuple):
     """The signal that ends the command when hpc-amp gets SIGTERM or SIGHUP. Default: the same."""
     hides_interrupts: bool = False
     """Whether its exit status may be 0 after Ctrl-C ended it before the script started."""
+    loses_status: bool = False
+    """Whether its exit status may differ from that of the script, which then has to record it."""
 
     @property
     def is_watched(self) -> bool:
         """Whether its output has to be searched, so that it needs a pseudo-terminal."""
         return self.ready != ""
+
+    @property
+    def records_status(self) -> bool:
+        """Whether the script has to write its exit status to a file."""
+        return self.is_watched or self.loses_status
 
 
 def run_here(script: Path, environ: Mapping[str, str]) -> Interactive:

@@ -176,8 +176,8 @@ def test_the_script_passes_shellcheck(host: StubHost, scheduler: str) -> None:
     require_program("shellcheck")
     account = [] if scheduler != "local" else ["job.queue=null", "job.account=null"]
     one = session(host, scheduler, f"container.image={host.image}", *account)
-    for watched, command in ((False, []), (True, ["echo", "it's $HOME"])):
-        text = render_session(one.plan, one.folder, command, watched=watched, limited=watched)
+    for both, command in ((False, []), (True, ["echo", "it's $HOME"])):
+        text = render_session(one.plan, one.folder, command, records_status=both, limited=both)
         result = subprocess.run(
             ["shellcheck", "--exclude=SC2016", "-"],  # a user's words may have a `$`
             input=text,
@@ -220,6 +220,30 @@ def test_the_exit_code_is_the_command_s(host: StubHost, command: str, status: in
     result = host.hpc_amp("shell", "--here", "site=local", "--", "sh", "-c", command)
 
     assert (result.returncode, result.stderr) == (status, "")
+
+
+QRSH = """#!/bin/bash
+for word; do words+=" $word"; done
+eval "/bin/bash ${words##*/bin/bash}" # on a node, a shell reads the words
+echo 'Your "qrsh" request could not be scheduled, try again later.'
+exit 1
+"""
+
+
+@pytest.mark.parametrize(("command", "status"), [("exit 5", 5), ("exit 1", 1), ("exit 0", 0)])
+def test_the_exit_code_is_not_the_one_of_qrsh(host: StubHost, command: str, status: int) -> None:
+    """Seen with Grid Engine 8.1.9 on a busy machine: the job had ended too early for qrsh."""
+    qrsh = host.bin / "qrsh"
+    qrsh.write_text(QRSH)
+    qrsh.chmod(0o755)
+    (host.work / "site.yaml").write_text(yaml.safe_dump({"scheduler": "gridengine"}))
+
+    result = host.hpc_amp("shell", "site=./site.yaml", "--", "sh", "-c", f"echo hi; {command}")
+
+    assert result.returncode == status
+    assert result.stdout.splitlines()[0] == "hi"
+    said = f"hpc-amp: the session has ended with exit status {status}"
+    assert (said in result.stderr) == (status != 1)
 
 
 LATE = """

@@ -203,7 +203,8 @@ class GridEngine(QsubScheduler):
         self, plan: Spec, script: Path, environ: Mapping[str, str], *, terminal: bool
     ) -> Interactive:
         """`qrsh` waits for nodes (`-now n`), withdraws its request at Ctrl-C, and exits with the
-        script's status. A shell on the node reads its words, so they are quoted."""
+        script's status, or with 1 if the job has ended before qrsh knows that it has started. A
+        shell on the node reads its words, so they are quoted."""
         given = (GRAMMAR.parse_line(line).options for line in self.directives(plan))
         options = [
             word
@@ -216,6 +217,7 @@ class GridEngine(QsubScheduler):
             ["qrsh", "-now", "n", "-pty", "y" if terminal else "n", *options, *command],
             submission_environment(environ, *OWN_VARIABLES, *TERMINAL),
             end_signal=signal.SIGINT,  # it ignores other signals while it waits
+            loses_status=True,
         )
 
     def arrays(self) -> GridEngineArrays:
