@@ -34,8 +34,8 @@ def resize(image: Image.Image, side: int) -> Tensor:
     a pixel is the average of those that it replaces."""
     if not _TORCH_RESIZES_FAST:
         return to_pixels(image.resize((side, side), Image.Resampling.BILINEAR))
-    # In this order, torch knows that the channels of a pixel are neighbours in memory. They are in the
-    # result as well, and both this and a batch of them take half the time.
+    # In this order, torch sees that the channels of a pixel are neighbours in memory, and leaves
+    # them so. Resizing and making a batch take half the time.
     pixels = to_pixels(image).permute(1, 2, 0)[None].permute(0, 3, 1, 2)
     return F.interpolate(pixels, (side, side), mode="bilinear", antialias=True)[0]
 
