@@ -24,8 +24,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from PIL import Image
@@ -96,9 +97,13 @@ def ours(train: schema.Train) -> Iterator[Any]:
         yield from training.epoch(epoch)
 
 
-def our_files(root: Path, workers: int) -> Iterator[Any]:
+def our_files(
+    root: Path, workers: int, decoder: Literal["pillow", "dali"] = "pillow"
+) -> Iterator[Any]:
     """hpc-amp on image files."""
-    data = schema.Data(name="imagefolder", root=root, in_memory=False, workers=workers)
+    data = schema.Data(
+        name="imagefolder", root=root, in_memory=False, workers=workers, decoder=decoder
+    )
     return ours(schema.Train(batch_size=BATCH["files"], data=data))
 
 
@@ -232,6 +237,7 @@ class Contestant:
 CONTESTANTS = {
     "files": {
         "hpc-amp": Contestant(our_files),
+        "hpc-amp with DALI": Contestant(partial(our_files, decoder="dali"), "nvidia-dali-cuda120"),
         "DALI": Contestant(dali_files, "nvidia-dali-cuda120"),
         "torchvision": Contestant(torchvision_files),
         "Pillow": Contestant(pillow_files),
