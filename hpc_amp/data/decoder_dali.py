@@ -67,6 +67,7 @@ class DaliDecoder(Decoder):
         super().__init__(readers, device)
         self.side, self.threads = side, threads
         self._pipeline: Any = None
+        self._stream: torch.cuda.Stream | None = None  # for copies that wait for no training step
         self._alone = threading.Lock()
         self._refused: set[str] = set()
 
@@ -107,6 +108,9 @@ class DaliDecoder(Decoder):
         )
         for parts in self.readers.read(lambda chunk: self._decode(chunk.views), chunks):
             images = [image.to(self.device) for part in parts for image in part]
+            if self._stream is not None:
+                for image in images:  # its memory is used again after the work of this stream
+                    image.record_stream(torch.cuda.current_stream(self.device))
             yield torch.stack(images).permute(0, 3, 1, 2)
 
     def _decode(self, views: Sequence[View]) -> list[Tensor]:
@@ -165,8 +169,8 @@ class DaliDecoder(Decoder):
             return None
 
     def _run(self, jpegs: Sequence[_Jpeg]) -> Tensor:
-        """uint8 [N, side, side, 3] on the device. Raises RuntimeError if DALI refuses one of the
-        files."""
+        """uint8 [N, side, side, 3] on the device; the work is done. Raises RuntimeError if DALI
+        refuses one of the files."""
         import numpy as np
         from nvidia.dali.plugin.pytorch import feed_ndarray
 
@@ -177,9 +181,7 @@ class DaliDecoder(Decoder):
             "size": boxes[:, 2:] - boxes[:, :2],
             "mirrored": np.array([jpeg.mirrored for jpeg in jpegs], dtype=np.int32),
         }
-        pixels = torch.empty(
-            (len(jpegs), self.side, self.side, 3), dtype=torch.uint8, device=self.device
-        )
+        shape = (len(jpegs), self.side, self.side, 3)
         with self._alone:
             if self._pipeline is None:
                 self._pipeline = self._build()
@@ -187,7 +189,11 @@ class DaliDecoder(Decoder):
                 for name, values in inputs.items():
                     self._pipeline.feed_input(name, values)
                 (images,) = self._pipeline.run()
-                feed_ndarray(images.as_tensor(), pixels)  # waits for the copy
+                with torch.cuda.stream(self._stream):  # without a GPU, this changes nothing
+                    pixels = torch.empty(shape, dtype=torch.uint8, device=self.device)
+                    feed_ndarray(images.as_tensor(), pixels, self._stream)
+                    if self._stream is not None:
+                        self._stream.synchronize()
             except Exception:
                 self._pipeline = None  # it cannot be used after an error
                 raise
@@ -204,9 +210,8 @@ class DaliDecoder(Decoder):
             # on the other images of a chunk which of two decoders an image gets.
             where = {"device": "mixed", "hw_decoder_load": 1.0, "affine": False}
             where["jpeg_fancy_upsampling"] = True  # as on a CPU
-            number = self.device.index
-            if number is None:
-                number = torch.cuda.current_device()
+            self._stream = self._stream or torch.cuda.Stream(self.device)
+            number = self._stream.device.index
         pipeline = Pipeline(
             CHUNK, self.threads, number,
             prefetch_queue_depth=1, exec_async=False, exec_pipelined=False,

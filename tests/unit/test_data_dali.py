@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageFilter
+from support.training import engine, fit_until
 
 from hpc_amp.config import schema
 from hpc_amp.data.decoder_dali import DaliDecoder
@@ -20,6 +23,8 @@ from hpc_amp.data.prepare import PreparedData, prepare
 from hpc_amp.data.readers import Readers
 from hpc_amp.distributed.world import World
 from hpc_amp.tasks.base import DataError
+from hpc_amp.tasks.classification.task import Classification
+from hpc_amp.train.engine import Engine
 
 pytest.importorskip("nvidia.dali", reason="DALI is not installed; see make dali")
 
@@ -85,20 +90,21 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 """What is left to Pillow."""
 
 
-def write(folder: Path) -> list[str]:
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Files of both kinds, in turns."""
-    files = {f"{name}.jpg": what for name, what in JPEGS.items()}
-    names = [name for pair in zip(files, OTHERS, strict=False) for name in pair]
+    folder = tmp_path_factory.mktemp("files")
+    kinds = {f"{name}.jpg": kind for name, kind in JPEGS.items()}
+    names = [name for pair in zip(kinds, OTHERS, strict=False) for name in pair]
     names += [name for name in OTHERS if name not in names]
+    picture = photograph()
     for name in names:
-        mode, options = {**files, **OTHERS}[name]
-        image = photograph()
+        mode, options = {**kinds, **OTHERS}[name]
         if mode == "I;16":
-            values = torch.arange(500 * 375, dtype=torch.int32).view(375, 500) % 65536
-            image = Image.fromarray(values.numpy().astype("uint16"))
+            values = np.arange(375 * 500, dtype=np.uint32).reshape(375, 500) % 65536
+            Image.fromarray(values.astype(np.uint16)).save(folder / name)
         else:
-            image = image.convert(mode)
-        image.save(folder / name, **options)
+            picture.convert(mode).save(folder / name, **options)
     return [str(folder / name) for name in names]
 
 
@@ -126,9 +132,8 @@ def differences(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("seed", ["1", "2", "3", None])
 def test_every_file_gives_the_sample_that_pillow_gives(
-    tmp_path: Path, device: torch.device, seed: str | None
+    paths: list[str], device: torch.device, seed: str | None
 ) -> None:
-    paths = write(tmp_path)
     batch = views(paths, seed)
 
     expected = pixels(PillowDecoder(Readers(2), CPU), batch)
@@ -157,8 +162,8 @@ def test_large_files_differ_by_what_pillow_saves(tmp_path: Path, device: torch.d
     assert difference([View(path, SIDE, str(seed), crop=True) for seed in range(20)]) < 3
 
 
-def test_samples_depend_on_nothing_else(tmp_path: Path) -> None:
-    batch = views(write(tmp_path) * 4)
+def test_samples_depend_on_nothing_else(paths: list[str]) -> None:
+    batch = views(paths * 4)
     expected = pixels(dali(workers=0), batch)
     assert torch.equal(pixels(dali(workers=1), batch), expected)
     assert torch.equal(pixels(dali(workers=3), batch), expected)
@@ -167,8 +172,7 @@ def test_samples_depend_on_nothing_else(tmp_path: Path) -> None:
     assert torch.equal(pixels(dali(), batch[::-1]), expected.flip(0))
 
 
-def test_passes_may_alternate_and_end_early(tmp_path: Path) -> None:
-    paths = write(tmp_path)
+def test_passes_may_alternate_and_end_early(paths: list[str]) -> None:
     ones, others = views(paths, "1"), views(paths, None)
     expected = dict(zip(ones + others, pixels(dali(), ones, others), strict=True))
     decoder = dali()
@@ -195,9 +199,8 @@ def odd(path: Path) -> str:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_file_that_dali_refuses_is_decoded_by_pillow_and_no_other(
-    tmp_path: Path, workers: int, caplog: pytest.LogCaptureFixture
+    paths: list[str], tmp_path: Path, workers: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    paths = write(tmp_path)
     whole = pixels(dali(), views(paths))
     refused = [odd(tmp_path / f"odd{number}.jpg") for number in range(2)]
     batch = views([*paths[:3], *refused, *paths[3:]])
@@ -220,10 +223,9 @@ def test_a_file_that_dali_refuses_is_decoded_by_pillow_and_no_other(
 
 
 def test_an_error_that_is_no_file_s_is_not_hidden(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    paths: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if the memory sufficed for one image only."""
-    paths = write(tmp_path)
     run = DaliDecoder._run
 
     def out_of_memory(self: DaliDecoder, jpegs: Sequence[Any]) -> torch.Tensor:
@@ -251,9 +253,8 @@ def test_an_error_that_is_no_file_s_is_not_hidden(
     ids=["half", "without its end", "header only", "empty", "text"],
 )
 def test_a_damaged_file_is_named_when_its_batch_is_requested(
-    tmp_path: Path, damage: Any, device: torch.device
+    paths: list[str], tmp_path: Path, damage: Any, device: torch.device
 ) -> None:
-    paths = write(tmp_path)
     path = tmp_path / "damaged.jpg"
     photograph().save(path, quality=90)
     path.write_bytes(damage(path.read_bytes()))
@@ -280,10 +281,11 @@ def load(root: Path, decoder: str, rank: int = 0, ranks: int = 1, **data: Any) -
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(paths: list[str], tmp_path: Path) -> Path:
     for folder in ("train/a", "train/b", "test/a", "test/b"):
         (tmp_path / folder).mkdir(parents=True)
-        write(tmp_path / folder)
+        for path in paths:
+            os.link(path, tmp_path / folder / Path(path).name)
     return tmp_path
 
 
@@ -311,3 +313,23 @@ def test_an_evaluation_sees_every_image_once(root: Path) -> None:
     for one, other in zip(found, expected, strict=True):
         assert (one[0] - other[0]).abs().mean() < 0.5 / 255 / 0.22
         assert torch.equal(one[1], other[1])
+
+
+def test_a_run_that_was_stopped_has_the_weights_of_one_that_was_not(
+    root: Path, tmp_path: Path
+) -> None:
+    data = {"name": "imagefolder", "root": str(root), "image_size": 32, "in_memory": False}
+    settings = {"data": {**data, "decoder": "dali"}, "model": {"name": "resnet8", "width": 8}}
+
+    def weights(made: Engine) -> dict[str, torch.Tensor]:
+        return made.networks["model"].state_dict()
+
+    whole = engine(tmp_path / "whole", Classification, **settings)
+    whole.fit()
+    stopped = engine(tmp_path / "parts", Classification, **settings)
+    fit_until(stopped, 5)
+    resumed = engine(tmp_path / "parts", Classification, attempt=2, **settings)
+    assert resumed.step == 5
+    resumed.fit()
+    for name, value in weights(whole).items():
+        assert torch.equal(value, weights(resumed)[name]), name
