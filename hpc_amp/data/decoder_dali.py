@@ -63,9 +63,9 @@ class DaliDecoder(Decoder):
     The threads of `readers` read the files; one at a time has its chunk decoded.
     """
 
-    def __init__(self, readers: Readers, device: torch.device, side: int, threads: int) -> None:
-        super().__init__(readers, device)
-        self.side, self.threads = side, threads
+    def __init__(self, side: int, readers: Readers, device: torch.device, threads: int) -> None:
+        super().__init__(side, readers, device)
+        self.threads = threads
         self._pipeline: Any = None
         self._stream: torch.cuda.Stream | None = None  # for copies that wait for no training step
         self._alone = threading.Lock()
@@ -125,7 +125,7 @@ class DaliDecoder(Decoder):
             self._refuse(views[0], error)
             jpegs = [None]
         return [
-            pixels_of(view).permute(1, 2, 0) if jpeg is None else next(decoded)
+            pixels_of(view, self.side).permute(1, 2, 0) if jpeg is None else next(decoded)
             for view, jpeg in zip(views, jpegs, strict=True)
         ]
 

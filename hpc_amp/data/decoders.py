@@ -19,14 +19,13 @@ from hpc_amp.data.readers import Readers
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is used of the image `path`: a part of it, as a square of `side` pixels.
+    """What is used of the image `path`.
 
     With a `seed`, the part is random if `crop` is set, and half of all seeds mirror it if `flip` is
     set. Without a seed, it is the centre, as evaluations see it.
     """
 
     path: str
-    side: int
     seed: str | None = None
     crop: bool = False
     flip: bool = False
@@ -45,10 +44,10 @@ class View:
 
 
 class Decoder(ABC):
-    """Decodes image files, which the threads of `readers` read."""
+    """Decodes image files, which the threads of `readers` read, to squares of `side` pixels."""
 
-    def __init__(self, readers: Readers, device: torch.device) -> None:
-        self.readers, self.device = readers, device
+    def __init__(self, side: int, readers: Readers, device: torch.device) -> None:
+        self.side, self.readers, self.device = side, readers, device
 
     @property
     @abstractmethod
@@ -75,13 +74,13 @@ class PillowDecoder(Decoder):
 
     def read(self, batches: Iterable[Sequence[View]]) -> Iterator[Tensor]:
         """See `Decoder.read`."""
-        for images in self.readers.read(pixels_of, batches):
+        for images in self.readers.read(lambda view: pixels_of(view, self.side), batches):
             rows = torch.stack([image.permute(1, 2, 0) for image in images])
             yield put(rows.permute(0, 3, 1, 2), self.device)
 
 
-def pixels_of(view: View) -> Tensor:
+def pixels_of(view: View, side: int) -> Tensor:
     """The pixels of a view, decoded with Pillow: uint8 [3, side, side]. Raises DataError."""
     if view.seed is None:
-        return centre_view(view.path, view.side)
-    return training_view(view.path, view.seed, view.side, crop=view.crop, flip=view.flip)
+        return centre_view(view.path, side)
+    return training_view(view.path, view.seed, side, crop=view.crop, flip=view.flip)

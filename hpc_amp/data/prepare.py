@@ -132,16 +132,16 @@ def _streamed(
 ) -> PreparedData:
     """Data whose images are read from files in each epoch. A collective call."""
     _check_size(len(folder.train.paths), train)
-    side, size = plan.height, evaluation_batch_size(train, world)
-    decoder = choose_decoder(side, train.data, world, device)
+    decoder = choose_decoder(plan.height, train.data, world, device)
+    size = evaluation_batch_size(train, world)
     return PreparedData(
         name=f"ImageFolder {folder.name}",
         synthetic=False,
         classes=len(folder.classes),
         channels=3,
-        image_size=side,
-        training=StreamedTraining(folder.train, side, decoder, train, world),
-        evaluation=lambda: streamed_evaluation(folder.test, side, decoder, train, world, size),
+        image_size=plan.height,
+        training=StreamedTraining(folder.train, decoder, train, world),
+        evaluation=lambda: streamed_evaluation(folder.test, decoder, train, world, size),
     )
 
 
@@ -154,7 +154,7 @@ def choose_decoder(side: int, data: schema.Data, world: World, device: torch.dev
     count = reader_count(data.workers, world)
     readers = Readers(count)
     if data.decoder == "dali" or (data.decoder == "auto" and device.type == "cuda"):
-        dali = DaliDecoder(readers, device, side, threads=max(1, count))
+        dali = DaliDecoder(side, readers, device, threads=max(1, count))
         problem = next((found for found in gather(world, dali.problem()) if found), None)
         if problem is None:
             return dali
@@ -164,7 +164,7 @@ def choose_decoder(side: int, data: schema.Data, world: World, device: torch.dev
             )
         if world.is_main:
             log.warning("Pillow decodes the images: %s", problem)
-    return PillowDecoder(readers, device)
+    return PillowDecoder(side, readers, device)
 
 
 def evaluation_batch_size(train: schema.Train, world: World) -> int:

@@ -23,16 +23,13 @@ from hpc_amp.tasks.base import TrainingData
 
 
 class StreamedTraining(TrainingData):
-    """Training batches of `files`, which `decoder` decodes to squares of `side` pixels."""
+    """Training batches of `files`, which `decoder` decodes."""
 
-    def __init__(
-        self, files: Files, side: int, decoder: Decoder, train: schema.Train, world: World
-    ) -> None:
+    def __init__(self, files: Files, decoder: Decoder, train: schema.Train, world: World) -> None:
         self.samples = len(files.paths)
         self.steps_per_epoch = self.samples // train.batch_size
         self.decoder = decoder.name
-        self.files, self.side, self._decoder = files, side, decoder
-        self.train, self.world = train, world
+        self.files, self._decoder, self.train, self.world = files, decoder, train, world
         self.normalization = Normalization.imagenet().to(decoder.device)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[list[Batch]]:
@@ -45,7 +42,7 @@ class StreamedTraining(TrainingData):
 
         def view(at: int) -> View:
             seed = f"{train.seed} {epoch} {at}"
-            return View(self.files.paths[at], self.side, seed, augment.crop > 0, augment.flip)
+            return View(self.files.paths[at], seed, augment.crop > 0, augment.flip)
 
         batches = ([view(at) for at in step.tolist()] for step in steps)
         for step, pixels in zip(steps, self._decoder.read(batches), strict=True):
@@ -60,7 +57,6 @@ class StreamedTraining(TrainingData):
 
 def streamed_evaluation(
     files: Files,
-    side: int,
     decoder: Decoder,
     train: schema.Train,
     world: World,
@@ -71,7 +67,7 @@ def streamed_evaluation(
     first, last = (count * rank // world.size for rank in (world.rank, world.rank + 1))
     parts = [slice(at, min(at + batch_size, last)) for at in range(first, last, batch_size)]
     normalization = Normalization.imagenet().to(decoder.device)
-    batches = ([View(path, side) for path in files.paths[part]] for part in parts)
+    batches = ([View(path) for path in files.paths[part]] for part in parts)
     for part, pixels in zip(parts, decoder.read(batches), strict=True):
         yield _normalized(pixels, files.labels[part], normalization, train)
 

@@ -108,12 +108,12 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [str(folder / name) for name in names]
 
 
-def dali(device: torch.device = CPU, workers: int = 2, side: int = SIDE) -> DaliDecoder:
-    return DaliDecoder(Readers(workers), device, side, max(1, workers))
+def dali(device: torch.device = CPU, workers: int = 2) -> DaliDecoder:
+    return DaliDecoder(SIDE, Readers(workers), device, max(1, workers))
 
 
-def views(paths: Sequence[str], seed: str | None = "1", side: int = SIDE) -> list[View]:
-    return [View(path, side, seed and f"{seed} {path}", crop=True, flip=True) for path in paths]
+def views(paths: Sequence[str], seed: str | None = "1") -> list[View]:
+    return [View(path, seed and f"{seed} {path}", crop=True, flip=True) for path in paths]
 
 
 def pixels(decoder: Any, *batches: Sequence[View]) -> torch.Tensor:
@@ -136,7 +136,7 @@ def test_every_file_gives_the_sample_that_pillow_gives(
 ) -> None:
     batch = views(paths, seed)
 
-    expected = pixels(PillowDecoder(Readers(2), CPU), batch)
+    expected = pixels(PillowDecoder(SIDE, Readers(2), CPU), batch)
     found = pixels(dali(device), batch)
 
     assert found.shape == (len(paths), 3, SIDE, SIDE)
@@ -155,11 +155,11 @@ def test_large_files_differ_by_what_pillow_saves(tmp_path: Path, device: torch.d
     photograph(2000, 1500).save(path, quality=90)
 
     def difference(batch: list[View]) -> float:
-        expected = pixels(PillowDecoder(Readers(2), CPU), batch)
+        expected = pixels(PillowDecoder(SIDE, Readers(2), CPU), batch)
         return differences(pixels(dali(device), batch), expected).max().item()
 
     assert difference(views([path], None)) < 0.5
-    assert difference([View(path, SIDE, str(seed), crop=True) for seed in range(20)]) < 3
+    assert difference([View(path, str(seed), crop=True) for seed in range(20)]) < 3
 
 
 def test_samples_depend_on_nothing_else(paths: list[str]) -> None:
@@ -204,7 +204,7 @@ def test_a_file_that_dali_refuses_is_decoded_by_pillow_and_no_other(
     whole = pixels(dali(), views(paths))
     refused = [odd(tmp_path / f"odd{number}.jpg") for number in range(2)]
     batch = views([*paths[:3], *refused, *paths[3:]])
-    by_pillow = pixels(PillowDecoder(Readers(0), CPU), batch)
+    by_pillow = pixels(PillowDecoder(SIDE, Readers(0), CPU), batch)
 
     decoder = dali(workers=workers)
     found = torch.cat(list(decoder.read([batch, batch])))
@@ -259,7 +259,7 @@ def test_a_damaged_file_is_named_when_its_batch_is_requested(
     photograph().save(path, quality=90)
     path.write_bytes(damage(path.read_bytes()))
     messages = []
-    for decoder in (PillowDecoder(Readers(2), device), dali(device)):
+    for decoder in (PillowDecoder(SIDE, Readers(2), device), dali(device)):
         batches = decoder.read([views(paths), views([paths[0], str(path)]), views(paths)])
         next(batches)
         with pytest.raises(DataError, match=rf"^the image {path} cannot be read: ") as raised:

@@ -120,11 +120,11 @@ def test_a_view_names_the_part_that_pillow_decodes(tmp_path: Path, crop: bool, f
     image.save(path)
     mirrored = 0
     for seed in (None, *"abcdefgh"):
-        view = View(path, 32, seed, crop, flip)
+        view = View(path, seed, crop, flip)
         box, mirror = view.part(90, 70)
         part = image.crop(box)
         if mirror:
             part = part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        assert torch.equal(resize(part, 32), pixels_of(view))
+        assert torch.equal(resize(part, 32), pixels_of(view, 32))
         mirrored += mirror
     assert (0 < mirrored < 8) is flip
