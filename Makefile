@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # that trainings use; of the others, each is compiled when it is imported first.
 IMPORTED := import torch._dynamo, torch.distributed.run, torch.utils.tensorboard, torchvision
 
-.PHONY: demo test chaos check docs picture cluster-up cluster-down clean
+.PHONY: demo test chaos dali check docs picture cluster-up cluster-down clean
 
 demo: $(VENV)/.train
 	$(BIN)/hpc-amp submit configs/cifar_resnet.yaml --follow site=local
@@ -17,6 +17,11 @@ test: $(VENV)/.dev
 # The whole chaos suite, of which `make test` runs a short version.
 chaos: $(VENV)/.dev
 	tests/run $(BIN) -m 'chaos or not chaos' tests/chaos tests/cluster/test_survival.py
+
+# The tests of the decoder DALI, which `make test` skips where DALI, of 1.1 GB, is not installed.
+dali: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --no-compile nvidia-dali-cuda120
+	$(BIN)/python -m pytest tests/unit/test_data_dali.py
 
 # Everything but pytest: what an editor would show.
 check: $(VENV)/.dev

@@ -1,12 +1,13 @@
 """How fast training images come, beside other libraries: image files, and small images in memory.
 
     python benchmarks/images.py [files|memory] [--rounds 9] [--batches 24] [--workers 2]
-                                [--quality 90] [--json]
+                                [--quality 90] [--device cuda] [--json]
 
 Files: 500 x 375 JPEGs that look like photographs to a decoder, made by this program; random resized
 crop to 224, flip, normalise. In memory: 32 x 32 with crop and flip. Every contestant gives
-normalised float32 batches on the CPU, and has the same number of threads or processes. DALI
-(`pip install nvidia-dali-cuda120`) takes part if it is installed.
+normalised float32 batches on the CPU, and has the same number of threads or processes. With
+`--device cuda`, hpc-amp's are on the GPU, and DALI decodes them there. DALI (`pip install
+nvidia-dali-cuda120`) takes part if it is installed.
 
 Rounds are interleaved in one process. Before each, the queues of all contestants are full and
 everything is idle; the batches that were in the queue are taken first and do not count. CPU seconds
@@ -24,8 +25,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from PIL import Image
@@ -48,6 +50,8 @@ QUEUED = 8
 """Batches that are taken before the clock starts; more than the queue of any contestant has."""
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 TICKS = os.sysconf("SC_CLK_TCK")
+DEVICE = torch.device("cpu")
+"""Where the batches of hpc-amp are."""
 
 
 # -- images ----------------------------------------------------------------------------------------
@@ -91,14 +95,18 @@ def write_images(root: Path, quality: int, different: int) -> float:
 
 def ours(train: schema.Train) -> Iterator[Any]:
     """hpc-amp, as a job gets its batches."""
-    training = prepare(train, World(), torch.device("cpu")).training
+    training = prepare(train, World(), DEVICE).training
     for epoch in itertools.count():
         yield from training.epoch(epoch)
 
 
-def our_files(root: Path, workers: int) -> Iterator[Any]:
+def our_files(
+    root: Path, workers: int, decoder: Literal["pillow", "dali"] = "pillow"
+) -> Iterator[Any]:
     """hpc-amp on image files."""
-    data = schema.Data(name="imagefolder", root=root, in_memory=False, workers=workers)
+    data = schema.Data(
+        name="imagefolder", root=root, in_memory=False, workers=workers, decoder=decoder
+    )
     return ours(schema.Train(batch_size=BATCH["files"], data=data))
 
 
@@ -232,6 +240,7 @@ class Contestant:
 CONTESTANTS = {
     "files": {
         "hpc-amp": Contestant(our_files),
+        "hpc-amp with DALI": Contestant(partial(our_files, decoder="dali"), "nvidia-dali-cuda120"),
         "DALI": Contestant(dali_files, "nvidia-dali-cuda120"),
         "torchvision": Contestant(torchvision_files),
         "Pillow": Contestant(pillow_files),
@@ -293,6 +302,8 @@ def measure(
             begin, cpu_begin = time.perf_counter(), cpu_seconds()
             for _ in range(count):
                 next(present[name])
+            if DEVICE.type == "cuda":
+                torch.cuda.synchronize()
             seconds, used = time.perf_counter() - begin, cpu_seconds() - cpu_begin
             if number > 0:  # the first round warms up
                 wall[name].append(count * BATCH[kind] / seconds)
@@ -302,6 +313,7 @@ def measure(
 
 def main() -> None:
     """Measure and print."""
+    global DEVICE
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("kind", nargs="?", choices=list(CONTESTANTS), help="default: both")
     parser.add_argument("--rounds", type=int, default=9)
@@ -310,10 +322,12 @@ def main() -> None:
     parser.add_argument("--quality", type=int, default=90, help="of the JPEGs")
     parser.add_argument("--different", type=int, default=DIFFERENT, help="different JPEGs")
     parser.add_argument("--batch", type=int, help="images in a batch")
+    parser.add_argument("--device", default="cpu", help="of hpc-amp's batches: cpu or cuda")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     arguments = parser.parse_args()
     if arguments.batch is not None:
         BATCH.update(dict.fromkeys(BATCH, arguments.batch))
+    DEVICE = torch.device(arguments.device)
     torch.set_num_threads(1)
     facts = machine("torch", "torchvision", "pillow", "nvidia-dali-cuda120")
     facts |= {"rounds": arguments.rounds, "workers": arguments.workers}

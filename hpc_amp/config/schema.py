@@ -240,6 +240,10 @@ class Data(Section):
     workers: Natural | None = None
     """Threads of each rank that decode data that is not in memory. 0: decodes while the training
     waits. Default: the rank's cores minus one, at most 8."""
+    decoder: Literal["auto", "pillow", "dali"] = "auto"
+    """What decodes images that are not in memory. `dali`: NVIDIA's DALI, on the GPU if the training
+    has one; pixels differ from `pillow`'s by rounding. `auto`: DALI on a GPU where it is installed
+    and decodes a test image correctly, and otherwise Pillow."""
     augment: Augment = field(default_factory=Augment)
     """Random changes of the training images."""
     synthetic: Annotated[Synthetic, _SAMPLES] = field(default_factory=Synthetic)

@@ -11,6 +11,8 @@ import torch
 
 from hpc_amp.config import schema
 from hpc_amp.data import imagefolder
+from hpc_amp.data.decoder_dali import DaliDecoder
+from hpc_amp.data.decoders import Decoder, PillowDecoder
 from hpc_amp.data.errors import DataError
 from hpc_amp.data.images import ImageSet, Normalization
 from hpc_amp.data.memory import Batch, MemoryTraining, memory_evaluation
@@ -19,6 +21,7 @@ from hpc_amp.data.sources import PUBLIC_SETS
 from hpc_amp.data.streaming import StreamedTraining, streamed_evaluation
 from hpc_amp.data.synthetic import synthetic_set
 from hpc_amp.data.together import from_main, together
+from hpc_amp.distributed.collect import gather
 from hpc_amp.distributed.world import World
 
 log = logging.getLogger(__name__)
@@ -127,21 +130,41 @@ def _streamed(
     world: World,
     device: torch.device,
 ) -> PreparedData:
-    """Data whose images are read from files in each epoch. Starts the threads that read."""
+    """Data whose images are read from files in each epoch. A collective call."""
     _check_size(len(folder.train.paths), train)
-    readers = Readers(reader_count(train.data.workers, world))
-    side, size = plan.height, evaluation_batch_size(train, world)
+    decoder = choose_decoder(plan.height, train.data, world, device)
+    size = evaluation_batch_size(train, world)
     return PreparedData(
         name=f"ImageFolder {folder.name}",
         synthetic=False,
         classes=len(folder.classes),
         channels=3,
-        image_size=side,
-        training=StreamedTraining(folder.train, side, readers, train, world, device),
-        evaluation=lambda: streamed_evaluation(
-            folder.test, side, readers, train, world, device, size
-        ),
+        image_size=plan.height,
+        training=StreamedTraining(folder.train, decoder, train, world),
+        evaluation=lambda: streamed_evaluation(folder.test, decoder, train, world, size),
     )
+
+
+def choose_decoder(side: int, data: schema.Data, world: World, device: torch.device) -> Decoder:
+    """The decoder that `data.decoder` names, the same on all ranks. Starts the threads that read.
+
+    `auto` is DALI on a GPU, unless a rank cannot use it, and otherwise Pillow. Raises DataError if
+    DALI is asked for and a rank cannot use it. A collective call.
+    """
+    count = reader_count(data.workers, world)
+    readers = Readers(count)
+    if data.decoder == "dali" or (data.decoder == "auto" and device.type == "cuda"):
+        dali = DaliDecoder(side, readers, device, threads=max(1, count))
+        problem = next((found for found in gather(world, dali.problem()) if found), None)
+        if problem is None:
+            return dali
+        if data.decoder == "dali":
+            raise DataError(
+                f"train.data.decoder=dali: {problem}; train.data.decoder=pillow works everywhere"
+            )
+        if world.is_main:
+            log.warning("Pillow decodes the images: %s", problem)
+    return PillowDecoder(side, readers, device)
 
 
 def evaluation_batch_size(train: schema.Train, world: World) -> int:

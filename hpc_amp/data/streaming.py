@@ -1,8 +1,8 @@
-"""Batches of image files that do not fit into memory. Threads decode them, and the device
-normalises them.
+"""Batches of image files that do not fit into memory: decoded ahead of their use, and normalised on
+the device.
 
-The random changes of an image only depend on (seed, epoch, sample), not on the thread that decodes
-it. An epoch can begin at any step without reading the images before it.
+The random changes of an image only depend on (seed, epoch, sample), not on what decodes it. An
+epoch can begin at any step without reading the images before it.
 """
 
 from __future__ import annotations
@@ -13,33 +13,24 @@ import torch
 from torch import Tensor
 
 from hpc_amp.config import schema
-from hpc_amp.data.decode import centre_view, training_view
+from hpc_amp.data.decoders import Decoder, View
 from hpc_amp.data.imagefolder import Files
 from hpc_amp.data.images import Normalization
 from hpc_amp.data.memory import Batch, arrange, put
 from hpc_amp.data.order import epoch_order, rank_share
-from hpc_amp.data.readers import Readers
 from hpc_amp.distributed.world import World
 from hpc_amp.tasks.base import TrainingData
 
 
 class StreamedTraining(TrainingData):
-    """Training batches of `files`, which `readers` decode to squares of `side` pixels."""
+    """Training batches of `files`, which `decoder` decodes."""
 
-    def __init__(
-        self,
-        files: Files,
-        side: int,
-        readers: Readers,
-        train: schema.Train,
-        world: World,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, files: Files, decoder: Decoder, train: schema.Train, world: World) -> None:
         self.samples = len(files.paths)
         self.steps_per_epoch = self.samples // train.batch_size
-        self.files, self.side, self.readers = files, side, readers
-        self.train, self.world, self.device = train, world, device
-        self.normalization = Normalization.imagenet().to(device)
+        self.decoder = decoder.name
+        self.files, self._decoder, self.train, self.world = files, decoder, train, world
+        self.normalization = Normalization.imagenet().to(decoder.device)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[list[Batch]]:
         """This rank's share of each global batch of `epoch` from step `start` on, as a list of
@@ -49,53 +40,41 @@ class StreamedTraining(TrainingData):
         steps = rank_share(order, train.batch_size, self.world.rank, self.world.size)[start:]
         size = train.batch_size // self.world.size // train.accumulate
 
-        def view(sample: tuple[str, str]) -> Tensor:
-            path, seed = sample
-            return training_view(path, seed, self.side, crop=augment.crop > 0, flip=augment.flip)
+        def view(at: int) -> View:
+            seed = f"{train.seed} {epoch} {at}"
+            return View(self.files.paths[at], seed, augment.crop > 0, augment.flip)
 
-        batches = (
-            [(self.files.paths[at], f"{train.seed} {epoch} {at}") for at in step.tolist()]
-            for step in steps
-        )
-        for step, images in zip(steps, self.readers.read(view, batches), strict=True):
+        batches = ([view(at) for at in step.tolist()] for step in steps)
+        for step, pixels in zip(steps, self._decoder.read(batches), strict=True):
             labels = [self.files.labels[at] for at in step.tolist()]
-            batch = _collate(images, labels, self.normalization, train, self.device)
+            batch = _normalized(pixels, labels, self.normalization, train)
             yield list(zip(*(part.split(size) for part in batch), strict=True))
 
     def close(self) -> None:
         """End the threads, which evaluations use as well."""
-        self.readers.close()
+        self._decoder.readers.close()
 
 
 def streamed_evaluation(
     files: Files,
-    side: int,
-    readers: Readers,
+    decoder: Decoder,
     train: schema.Train,
     world: World,
-    device: torch.device,
     batch_size: int,
 ) -> Iterator[Batch]:
     """This rank's contiguous share of `files`, in batches, without random changes."""
     count = len(files.paths)
     first, last = (count * rank // world.size for rank in (world.rank, world.rank + 1))
     parts = [slice(at, min(at + batch_size, last)) for at in range(first, last, batch_size)]
-    normalization = Normalization.imagenet().to(device)
-    batches = (files.paths[part] for part in parts)
-    views = readers.read(lambda path: centre_view(path, side), batches)
-    for part, images in zip(parts, views, strict=True):
-        yield _collate(images, files.labels[part], normalization, train, device)
+    normalization = Normalization.imagenet().to(decoder.device)
+    batches = ([View(path) for path in files.paths[part]] for part in parts)
+    for part, pixels in zip(parts, decoder.read(batches), strict=True):
+        yield _normalized(pixels, files.labels[part], normalization, train)
 
 
-def _collate(
-    images: list[Tensor],
-    labels: list[int],
-    normalization: Normalization,
-    train: schema.Train,
-    device: torch.device,
+def _normalized(
+    pixels: Tensor, labels: list[int], normalization: Normalization, train: schema.Train
 ) -> Batch:
-    """A batch of `images`, each uint8 [3, H, W], normalised on the device."""
-    # The images have the channels of a pixel as neighbours in memory, and so has the batch.
-    pixels = torch.stack([image.permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)
-    classes = torch.tensor(labels)
-    return arrange(normalization(put(pixels, device)), train.channels_last), put(classes, device)
+    """A batch of `pixels`, uint8 [N, 3, H, W] on the device."""
+    classes = put(torch.tensor(labels), pixels.device)
+    return arrange(normalization(pixels), train.channels_last), classes

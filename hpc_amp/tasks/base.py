@@ -94,11 +94,12 @@ class TrainingData(ABC):
     of a step are the same for every world size. An incomplete last batch is dropped.
 
     `hpc_amp.data.order` has functions for this. Attributes: `samples`, the number of training
-    samples; `steps_per_epoch`.
+    samples; `steps_per_epoch`; `decoder`, what decodes the samples if there is a choice.
     """
 
     samples: int
     steps_per_epoch: int
+    decoder: str = ""
 
     @abstractmethod
     def epoch(self, epoch: int, start: int = 0) -> Iterator[list[Any]]:

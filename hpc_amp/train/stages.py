@@ -84,8 +84,10 @@ def announce(name: str, engine: Engine) -> None:
     ranks = f"{world.size} rank{'s' * (world.size > 1)}"
     nodes = f"{world.nodes} node{'s' * (world.nodes > 1)}"
     parameters = sum(p.numel() for n in engine.networks.values() for p in n.parameters())
+    decoder = f" (decoded by {engine.data.decoder})" if engine.data.decoder else ""
     say(
-        f"{name}: {engine.task.title} ({parameters:,} parameters) on {engine.task.data_name}, "
+        f"{name}: {engine.task.title} ({parameters:,} parameters) on {engine.task.data_name}"
+        f"{decoder}, "
         f"{ranks} on {nodes} ({engine.device.type}), precision {engine.policy.mode}, "
         f"torch {torch.__version__}"
     )

@@ -22,7 +22,7 @@ from hpc_amp.train.errors import TrainingError
 from hpc_amp.train.machine import environment
 from hpc_amp.train.observer import Training
 
-_REPORTED = ("hpc_amp", "torch", "cuda", "python", "device")
+_REPORTED = ("hpc_amp", "torch", "cuda", "python", "device", "decoder")
 """The parts of the environment that may change results. A resume reports those that differ."""
 
 
@@ -96,8 +96,13 @@ def _facts(engine: Training) -> dict[str, Any]:
         "metric": metric,
         "config_sha256": config_digest(engine.train),
         "train": to_plain(engine.train),
-        "environment": environment(engine.device),
+        "environment": _environment(engine),
     }
+
+
+def _environment(engine: Training) -> dict[str, Any]:
+    decoder = {"decoder": engine.data.decoder} if engine.data.decoder else {}
+    return {**environment(engine.device), **decoder}
 
 
 def restore(engine: Training, checkpoint: Checkpoint) -> list[str]:
@@ -213,11 +218,11 @@ def _changes(engine: Training, facts: Any) -> list[str]:
             lines.append(f"changed since the checkpoint: {', '.join(settings)}")
     elif facts.get("config_sha256") != config_digest(engine.train):
         lines.append("WARNING: the `train` section is not the one of the checkpoint")
-    before, here = facts.get("environment", {}), environment(engine.device)
+    before, here = facts.get("environment", {}), _environment(engine)
     changed = [
         f"{name} {before[name]} -> {here[name]}"
         for name in _REPORTED
-        if name in before and before[name] != here[name]
+        if name in before and name in here and before[name] != here[name]
     ]
     if changed:
         lines.append(

@@ -168,6 +168,7 @@ def test_streamed_evaluation_sees_every_image_once(tmp_path: Path) -> None:
 RANK = """
 import datetime, os, sys, torch, torch.distributed as dist
 from hpc_amp.config import schema
+from hpc_amp.data.decoder_dali import DaliDecoder
 from hpc_amp.data.prepare import prepare
 from hpc_amp.distributed.world import World
 rank, store, root, broken = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
@@ -179,7 +180,11 @@ def run(data):
     return prepare(schema.Train(batch_size=4, data=data), world, torch.device("cpu"))
 found = run(data)
 print(found.training.images.pixels.sum().item(), found.training.images.labels.tolist())
-for name in (schema.Data(name="imagefolder", root=broken), schema.Data(root=root, download=False)):
+DaliDecoder.problem = lambda self: "absent on rank 1" if rank else None
+dali = schema.Data(name="imagefolder", root=root, in_memory=False, decoder="dali")
+for name in (
+    schema.Data(name="imagefolder", root=broken), schema.Data(root=root, download=False), dali
+):
     try:
         run(name)
     except RuntimeError as error:
@@ -216,6 +221,7 @@ def test_two_ranks_decode_once_and_fail_together(warm: Warm, tmp_path: Path) -> 
     assert lines[0].endswith(f"{[0] * 8 + [1] * 8}")
     assert lines[1].startswith("DataError the image")
     assert lines[2].startswith("DataError CIFAR-10 is not in")
-    assert lines[3] == "SYNTHETIC []"  # no decoded file is left on the node
+    assert lines[3].startswith("DataError train.data.decoder=dali: absent on rank 1; ")
+    assert lines[4] == "SYNTHETIC []"  # no decoded file is left on the node
     assert "SYNTHETIC images stand in" in warning
     assert "SYNTHETIC" not in quiet

@@ -12,7 +12,7 @@ import torch
 from support.training import Regression, curve, engine, fit_until
 from torch import nn
 
-from hpc_amp.tasks.base import ModelError
+from hpc_amp.tasks.base import ModelError, TrainingData
 from hpc_amp.train.engine import Engine
 from hpc_amp.train.errors import TrainingError
 
@@ -124,6 +124,29 @@ def test_a_run_that_goes_on_as_it_was_says_nothing(
     said = capsys.readouterr().out
     assert "at step 4" in said
     assert "changed" not in said and "the run ends" not in said
+
+
+class Decoded(Regression):
+    """Its data is decoded by what `data.decoder` names."""
+
+    def prepare_data(self) -> TrainingData:
+        data = super().prepare_data()
+        data.decoder = self.train.data.decoder
+        return data
+
+
+def test_another_decoder_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(attempt: int, decoder: str, task: type[Regression] = Decoded) -> str:
+        made = engine(tmp_path, task, attempt=attempt, data={"decoder": decoder})
+        fit_until(made, attempt)
+        return capsys.readouterr().out
+
+    said(1, "pillow", Regression)  # as a checkpoint of an older version
+    assert "WARNING" not in said(2, "pillow")
+    assert "WARNING" not in said(3, "pillow")
+    assert (
+        "WARNING: since the checkpoint: decoder pillow -> dali; results may differ in rounding"
+    ) in said(4, "dali")
 
 
 # ---- what else may change ------------------------------------------------------------------------

@@ -51,6 +51,7 @@ class GanTraining(TrainingData):
     ) -> None:
         self.labelled = labelled
         self.samples, self.steps_per_epoch = labelled.samples, labelled.steps_per_epoch
+        self.decoder = labelled.decoder
         self.normalization = normalization
         self.train = train
         self.world = world
