@@ -240,7 +240,7 @@ class Data(Section):
     workers: Natural | None = None
     """Threads of each rank that decode data that is not in memory. 0: decodes while the training
     waits. Default: the rank's cores minus one, at most 8."""
-    decoder: Literal["auto", "pillow", "dali"] = "auto"
+    decoder: Literal["auto", "pillow", "dali"] = "pillow"
     """What decodes images that are not in memory. `dali`: NVIDIA's DALI, on the GPU if the training
     has one; pixels differ from `pillow`'s by rounding. `auto`: DALI on a GPU where it is installed
     and decodes a test image correctly, and otherwise Pillow."""
