@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpc_amp.config.schema import Train
 from hpc_amp.errors import InputError
-from hpc_amp.gan.data.folders import SUFFIXES, FolderError, images_in
+from hpc_amp.gan.data.folders import SUFFIXES, images_in
 from hpc_amp.gan.video.folders import in_sequences
 
 _MISSING = {
@@ -46,7 +46,7 @@ def images_below(folder: Path) -> list[Path]:
         return [folder]
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}")
-    found = sorted(map(Path, images_in(folder)))
+    found = sorted(folder / name for name in images_in(folder))
     if not found:
         endings = ", ".join(sorted(suffix[1:] for suffix in SUFFIXES))
         raise InputError(f"there is no image in {folder}", hint=f"files end with {endings}")
@@ -57,11 +57,7 @@ def sequences_of(files: Sequence[Path]) -> list[list[Path]]:
     """The sequences that `files` are for a model of video, as in a training. Raises InputError
     where the order of frames is not clear."""
     by_name = {os.path.splitext(file)[0]: file for file in files}
-    try:
-        sequences = in_sequences(by_name)
-    except FolderError as error:
-        raise InputError(str(error)) from error
-    return [[by_name[name] for name in sequence] for sequence in sequences]
+    return [[by_name[name] for name in sequence] for sequence in in_sequences(by_name)]
 
 
 def folder_of(inputs: Path) -> Path:

@@ -392,7 +392,9 @@ def test_faces_are_judged_beside_labels_and_evaluations_need_none(
     assert evaluated.regions is None
     missing = tmp_path / "data/train_poses/scene 1/frame-002_keypoints.json"
     missing.unlink()
-    with pytest.raises(DataError, match=f"there are no key points {missing}, nor scene 1/frame"):
+    with pytest.raises(
+        DataError, match=f"has no key points: there is no {missing} or scene 1/frame"
+    ):
         vid2vid(tmp_path / "next", **faces)
 
 
