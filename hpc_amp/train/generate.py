@@ -282,7 +282,7 @@ def make_request(
     from hpc_amp.data.together import from_main
     from hpc_amp.errors import InputError
     from hpc_amp.gan.generation import Request
-    from hpc_amp.gan.inputs import check_outputs, folder_of, images_below
+    from hpc_amp.gan.inputs import find_files, folder_of
     from hpc_amp.gan.video.mp4 import check_video_package
 
     if batch_size < 1:
@@ -294,20 +294,15 @@ def make_request(
     if finetune is not None and finetune < 1:
         raise InputError(f"{finetune} steps of fine-tuning are too few")
 
-    others = [Path(other) for other in (style, instances, points) if other]
-
-    def find() -> tuple[list[Path], tuple[Path, ...]]:
-        files = images_below(inputs)
-        check_outputs(files, folder_of(inputs), output, others)
-        return files, tuple(images_below(Path(style))) if style else ()
-
-    files, styles = from_main(world, find)
+    others = {"style": style, "instances": instances, "points": points}
+    paths = {name: Path(place) for name, place in others.items() if place}
+    files, styles = from_main(world, lambda: find_files(inputs, output, **paths))
     return Request(
         folder=folder_of(inputs),
         files=files,
-        style=styles,
-        instances=Path(instances) if instances else None,
-        points=Path(points) if points else None,
+        style=tuple(styles),
+        instances=paths.get("instances"),
+        points=paths.get("points"),
         direction=direction,
         seed=seed,
         batch_size=batch_size,

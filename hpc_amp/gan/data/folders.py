@@ -21,7 +21,7 @@ from hpc_amp.data.errors import DataError
 SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _NOT_READ = {".avi", ".avif", ".gif", ".heic", ".heif", ".jp2", ".jxl", ".mkv", ".mov", ".mp4"}
 """Endings of pictures and videos that are left out."""
-_CITYSCAPES = re.compile(r"_(leftImg8bit|gt(Fine|Coarse)_(labelIds|labelTrainIds|instanceIds))$")
+CITYSCAPES = re.compile(r"_(leftImg8bit|gt(Fine|Coarse)_(labelIds|labelTrainIds|instanceIds))$")
 """Endings of names by which partners in Cityscapes differ."""
 HELD_OUT = ("test", "val")
 """Names of the split for evaluation."""
@@ -173,7 +173,9 @@ class DataFolder:
             return sorted(entry.name for entry in _entries(self.root / place) if entry.is_dir())
 
     def names(self, place: str) -> list[str]:
-        """Those of `names_in`."""
+        """Those of `names_in`. Raises DataError, also if there is no such folder."""
+        if not self.has(place):
+            raise DataError(f"there is no folder {self.root / place}")
         if place not in self._names:
             self._names[place] = names_in(self.root / place)
         return self._names[place]
@@ -201,7 +203,7 @@ class DataFolder:
         suffix. Raises DataError where two files have one name."""
         files: dict[str, str] = {}
         for file in self.image_names(place, ending):
-            name, path = _CITYSCAPES.sub("", os.path.splitext(file)[0]), self.path(place, file)
+            name, path = CITYSCAPES.sub("", os.path.splitext(file)[0]), self.path(place, file)
             if name in files:
                 raise DataError(
                     f"{files[name]} and {path} have one name: their partner is not known"
@@ -447,7 +449,7 @@ def scan_classes(
 
 def _names_in(file: Path, root: Path, classes: Sequence[str]) -> list[str]:
     try:
-        lines = file.expanduser().read_text().splitlines()
+        lines = file.expanduser().read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"unseen_file: {file} cannot be read: {error}") from error
     named = sorted({line.strip() for line in lines if line.strip()})

@@ -374,7 +374,7 @@ class VideoTrain(PairedTrain):
         if self.images.name == "synthetic" and drawn < least:
             raise KeyProblem(
                 "images.synthetic.frames",
-                f"{drawn} are less than the {least} that the temporal discriminator judges together",
+                f"{drawn} are less than the {least} that the temporal discriminator judges",
             )
         if min(frames.first, frames.most) < least:
             raise KeyProblem(

@@ -107,9 +107,6 @@ def _scan_split(
     poses: bool = False,
 ) -> VideoFiles:
     shown, made = (f"{split}_{part}" for part in ("BA" if reverse else "AB"))
-    for place in (shown, made):
-        if not folder.has(place):
-            raise DataError(f"there is no folder {folder.root / place}")
     frames = folder.by_name(made)
     outside = [path for name, path in frames.items() if "/" not in name]
     if outside:
