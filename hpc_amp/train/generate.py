@@ -16,6 +16,7 @@ import itertools
 import json
 import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -355,6 +356,27 @@ def _write_png(path: Path, pixels: Tensor) -> None:
         Image.fromarray(pixels.numpy()).save(new, "PNG")
 
 
+_STOPPING = signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2
+
+
+@contextlib.contextmanager
+def stops_cleanly() -> Iterator[None]:
+    """A signal to stop ends the block by SystemExit, which removes the image and the video that are
+    being written."""
+
+    def stop(number: int, frame: object) -> None:
+        for each in _STOPPING:
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    before = [signal.signal(number, stop) for number in _STOPPING]
+    try:
+        yield
+    finally:
+        for number, handler in zip(_STOPPING, before, strict=True):
+            signal.signal(number, handler)
+
+
 class _Progress:
     """Prints now and then how many images of a rank are made."""
 
@@ -402,7 +424,8 @@ def main() -> int:
             f"({loaded.weights}), {device.type}{ranks}",
             flush=True,
         )
-    made = write_images(loaded, request, arguments.output, _Progress(world, loaded, request))
+    with stops_cleanly():
+        made = write_images(loaded, request, arguments.output, _Progress(world, loaded, request))
     rank = f"rank {world.rank}: " if world.size > 1 else ""
     print(f"{rank}{made:,} images in {arguments.output}", flush=True)
     return 0

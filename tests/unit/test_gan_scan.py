@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from hpc_amp.config.schema import from_plain
 from hpc_amp.data.errors import DataError
 from hpc_amp.distributed.world import World
 from hpc_amp.errors import InputError, KeyProblem
+from hpc_amp.files import replacing
 from hpc_amp.gan.data.config import ClassData, GanData, PairedData, UnpairedData
 from hpc_amp.gan.data.folders import names_in
 from hpc_amp.gan.data.reading import MapFiles
@@ -30,13 +32,16 @@ from hpc_amp.gan.data.training import (
     prepare_unpaired,
     prepare_videos,
 )
+from hpc_amp.gan.generation import Request
 from hpc_amp.gan.inputs import find_files, images_below
 from hpc_amp.gan.video.config import ReferenceData, VideoData
 from hpc_amp.tasks.fs_vid2vid.config import FsVid2vidConfig
+from hpc_amp.tasks.fs_vid2vid.task import _folder_of_references
 from hpc_amp.tasks.funit.config import FunitConfig
 from hpc_amp.tasks.spade.config import SpadeConfig
 from hpc_amp.tasks.unit.config import UnitConfig
 from hpc_amp.tasks.vid2vid.config import Vid2vidConfig
+from hpc_amp.train import generate
 
 SPLITS = ("train", "test")
 
@@ -298,3 +303,26 @@ def test_maps_of_instances_may_have_the_names_of_cityscapes(tmp_path: Path) -> N
     write_map(tmp_path / "maps/a_gtFine_labelIds.png", 0)
     write_map(tmp_path / "inst/a_gtFine_instanceIds.png", 0)
     find_files(tmp_path / "maps", tmp_path / "out", instances=tmp_path / "inst")
+
+
+def test_a_stop_leaves_no_half_of_a_file(tmp_path: Path) -> None:
+    """Before, a signal left the hidden file of the video that was being written."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def write() -> None:
+        with generate.stops_cleanly(), replacing(tmp_path / "video.mp4") as new:
+            new.touch()
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as ended:
+        write()
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_folder_of_references_without_the_images_is_named(tmp_path: Path) -> None:
+    write_map(tmp_path / "A/scene/0.png", 0)
+    write_image(tmp_path / "B/scene/0.png", (0, 0, 0))
+    request = Request(tmp_path, [], style=(tmp_path / "B/scene/0.png",))
+    assert _folder_of_references(request) == tmp_path
