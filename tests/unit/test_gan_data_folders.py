@@ -286,7 +286,8 @@ def test_what_is_wrong_with_pairs(tmp_path: Path) -> None:
     write_image(tmp_path / "train_img/a.png", (0, 0, 0))
     write_map(tmp_path / "train_label/a.png", 0)
     assert error(pairs, tmp_path) == (
-        "no images for evaluation in ROOT: expected test_img or val_img"
+        "no pairs for evaluation in ROOT: expected test_img and test_label, or val_img and "
+        "val_label"
     )
     write_image(tmp_path / "test_img/b.png", (0, 0, 0))
     write_map(tmp_path / "test_label/b.png", 0)
@@ -357,7 +358,7 @@ def test_what_is_wrong_in_a_file_shows_before_the_training(tmp_path: Path) -> No
 def test_what_is_wrong_with_pairs_of_images(tmp_path: Path) -> None:
     write_image(tmp_path / "train/a.png", (0, 0, 0), size=(13, 8))
     assert error(pairs, tmp_path, inputs="images") == (
-        "no images for evaluation in ROOT: expected test or val"
+        "no pairs for evaluation in ROOT: expected test, or val"
     )
     write_image(tmp_path / "val/a.png", (0, 0, 0))
     assert error(pairs, tmp_path, inputs="images") == (

@@ -193,12 +193,17 @@ def test_only_files_are_data(tmp_path: Path) -> None:
     assert (found.classes, found.unseen, found.samples) == (("a", "b"), ("c",), 4)
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+def test_a_test_set_without_labels_is_no_evaluation(tmp_path: Path) -> None:
+    """As many data sets have one; that of `val` has labels."""
     write_pairs(tmp_path)
     shutil.rmtree(tmp_path / "test_label")
-    assert wrong(tmp_path) == "there is no folder ROOT/test_label"
-    (tmp_path / "test_label").mkdir()
-    assert wrong(tmp_path) == "no images in ROOT/test_label"
+    both = "test_img and test_label, or val_img and val_label"
+    assert wrong(tmp_path) == f"no pairs for evaluation in ROOT: expected {both}"
+    for part in ("img", "label"):
+        shutil.copytree(tmp_path / f"train_{part}", tmp_path / f"val_{part}")
+    data = PairedData(name="folder", root=str(tmp_path))
+    (first, _) = data.scan(settings(batch_size=1)).test.images
+    assert first == f"{tmp_path}/val_img/0.png"
 
 
 def test_names_that_are_no_text(tmp_path: Path) -> None:

@@ -274,16 +274,19 @@ def scan_pairs(
     """The pairs for training and those for evaluation. The arguments are those of `PairedData`.
     Raises DataError where a folder or a partner is missing."""
     folder = DataFolder(root)
-    for splits in _layouts(inputs, reverse):
-        if folder.has(splits[0].images) and folder.has(splits[0].partners):
-            break
-    else:
+
+    def complete(layout: _Layout) -> bool:
+        return folder.has(layout.images) and folder.has(layout.partners)
+
+    splits = next((each for each in _layouts(inputs, reverse) if complete(each[0])), None)
+    if splits is None:
         raise DataError(f"no pairs in {root}: expected {_EXPECTED[inputs]}")
     training, *tests = splits
-    held_out = next((each for each in tests if folder.has(each.images)), None)
+    held_out = next(filter(complete, tests), None)
     if held_out is None:
-        expected = " or ".join(each.images for each in tests)
-        raise DataError(f"no images for evaluation in {root}: expected {expected}")
+        places = (dict.fromkeys((each.images, each.partners)) for each in tests)
+        expected = ", or ".join(map(" and ".join, places))
+        raise DataError(f"no pairs for evaluation in {root}: expected {expected}")
     train, test = (
         _pairs(folder, each, inputs, instances, reverse) for each in (training, held_out)
     )

@@ -43,7 +43,7 @@ from hpc_amp.gan.video.config import ReferenceData, VideoData
 from hpc_amp.gan.video.flows import FlowSource, estimated_flows, read_flow
 from hpc_amp.gan.video.folders import VideoFiles
 from hpc_amp.gan.video.points import PointSource, read_points
-from hpc_amp.gan.video.poses import Figure, PoseSource, read_poses
+from hpc_amp.gan.video.poses import PoseSource, read_poses
 from hpc_amp.gan.video.references import ReferenceSet, Truth
 from hpc_amp.gan.video.sets import VideoSet
 from hpc_amp.gan.video.synthetic import DrawnIdentities, DrawnVideos, VideoFrame
@@ -172,14 +172,13 @@ def _drawn_truth(
     def points(number: int, size: tuple[int, int]) -> Tensor:
         return frames[number].points.long()
 
-    return _flows(flow, parts, data), points if data.points == "known" else None
+    known = flow if data.flow == "known" else None
+    return _flows(known, parts, data), points if data.points == "known" else None
 
 
-def _flows(known: FlowSource, parts: PairedParts, data: VideoData) -> FlowSource | None:
-    """The flows that `data` wants; `known` are those of the data itself."""
-    if data.flow in ("known", "none"):
-        return known if data.flow == "known" else None
-    return estimated_flows(parts.images, data.flow)
+def _flows(known: FlowSource | None, parts: PairedParts, data: VideoData) -> FlowSource | None:
+    """The flows that `data` wants; `known` are those of the data itself, if it wants these."""
+    return known if data.flow in ("known", "none") else estimated_flows(parts.images, data.flow)
 
 
 def _video_files(files: VideoFiles, data: VideoData) -> VideoSet:
@@ -191,26 +190,14 @@ def _truth_files(
     files: VideoFiles, parts: PairedParts, data: VideoData
 ) -> tuple[FlowSource | None, PointSource | None, PoseSource | None]:
     """Flows, points and poses in files, as far as `data` wants them."""
-    paths, of_points, of_poses = files.flows, files.points, files.poses
 
-    def flow(number: int) -> tuple[Tensor, Tensor]:
-        assert paths is not None
-        path = paths[number]
-        assert path is not None  # the first frame of a sequence is not asked for
-        return read_flow(path)
-
-    def points(number: int, size: tuple[int, int]) -> Tensor:
-        assert of_points is not None
-        return read_points(of_points[number], size)
-
-    def poses(number: int) -> list[Figure]:
-        assert of_poses is not None
-        return read_poses(Path(of_poses[number]))
+    def source(paths: list[str] | None, read: Callable[..., Any]) -> Callable[..., Any] | None:
+        return None if paths is None else lambda number, *size: read(paths[number], *size)
 
     return (
-        _flows(flow, parts, data),
-        None if of_points is None else points,
-        None if of_poses is None else poses,
+        _flows(source(files.flows, read_flow), parts, data),
+        source(files.points, read_points),
+        source(files.poses, lambda path: read_poses(Path(path))),
     )
 
 

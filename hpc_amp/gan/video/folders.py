@@ -26,8 +26,8 @@ class VideoFiles(PairedFiles):
 
     lengths: tuple[int, ...]
     """How many frames each sequence has."""
-    flows: list[str | None] | None = None
-    """A file for each frame but the first ones of the sequences."""
+    flows: list[str] | None = None
+    """A file for each frame, empty for the first ones of the sequences."""
     points: list[str] | None = None
     """A file for each frame."""
     poses: list[str] | None = None
@@ -63,7 +63,9 @@ def scan_videos(
     not need. `test_ref_A`, `test_ref_B` and `test_ref_inst` may have `references` for the test
     sequences. Raises DataError where a folder or a partner is missing."""
     folder = DataFolder(root)
-    held_out = next((split for split in HELD_OUT if folder.has(f"{split}_A")), None)
+    held_out = next(
+        (each for each in HELD_OUT if folder.has(f"{each}_A") and folder.has(f"{each}_B")), None
+    )
     if not folder.has("train_A") or held_out is None:
         raise DataError(
             f"no videos in {root}: expected train_A and train_B, and test_A and test_B, with a "
@@ -116,28 +118,33 @@ def _scan_split(
     frames = {name: frames[name] for name in names}
     partners = folder.partners(frames, made, shown)
 
-    def beside(part: str, kind: str, of: Sequence[str], key: str, *endings: str) -> dict[str, str]:
-        return _beside(folder, f"{split}_{part}", kind, of, key, *endings)
+    def beside(part: str, kind: str, of: Sequence[str], key: str, *endings: str) -> list[str]:
+        """The files of a `kind`, each with the name of a frame and one of the `endings`, for all
+        frames, empty for those that are not in `of`. `key` says how to do without."""
+        place = f"{split}_{part}"
+        if not folder.has(place):
+            raise DataError(f"no {kind} in {folder.root / place}: set {key} to do without")
+        there, files = set(folder.names(place)), {}
+        for frame in of:
+            expected = [f"{frame}{ending}" for ending in endings]
+            file = next((each for each in expected if each in there), None)
+            if file is None:
+                missing = folder.path(place, " or ".join(expected))
+                raise DataError(f"the frame {frame} has no {kind}: there is no {missing}")
+            files[frame] = folder.path(place, file)
+        return [files.get(name, "") for name in names]
 
-    flows, of_points, of_poses = None, None, None
-    if flow:
-        later = [name for sequence in sequences for name in sequence[1:]]
-        paths = beside("flow", "flow", later, "flow=none", ".flo")
-        flows = [paths.get(name) for name in names]
-    if points:
-        of_points = [*beside("points", "points", names, "points=none", ".npy").values()]
-    if poses:
-        endings = "_keypoints.json", ".json", ".txt"
-        of_poses = [*beside("poses", "key points", names, "regions=[]", *endings).values()]
+    later = [name for sequence in sequences for name in sequence[1:]]
+    key_points = "_keypoints.json", ".json", ".txt"
     return VideoFiles(
         images=list(frames.values()),
         labels=partners if inputs == "labels" else None,
         inputs=partners if inputs == "images" else None,
         instances=folder.instances(frames, made, f"{split}_inst") if instances else None,
         lengths=tuple(map(len, sequences)),
-        flows=flows,
-        points=of_points,
-        poses=of_poses,
+        flows=beside("flow", "flow", later, "flow=none", ".flo") if flow else None,
+        points=beside("points", "points", names, "points=none", ".npy") if points else None,
+        poses=beside("poses", "key points", names, "regions=[]", *key_points) if poses else None,
     )
 
 
@@ -162,22 +169,3 @@ def in_sequences(frames: Iterable[str]) -> list[list[str]]:
                 )
             before[kind] = numbers, frame
     return sequences
-
-
-def _beside(
-    folder: DataFolder, place: str, kind: str, frames: Sequence[str], key: str, *endings: str
-) -> dict[str, str]:
-    """For each of the `frames` the path of the file of a `kind` in a folder that has its name with
-    one of the `endings`. Raises DataError if one is missing, or the folder; `key` says how to do
-    without."""
-    if not folder.has(place):
-        raise DataError(f"no {kind} in {folder.root / place}: set {key} to do without")
-    there, paths = set(folder.names(place)), {}
-    for frame in frames:
-        names = [f"{frame}{ending}" for ending in endings]
-        name = next((each for each in names if each in there), None)
-        if name is None:
-            missing = folder.path(place, " or ".join(names))
-            raise DataError(f"the frame {frame} has no {kind}: there is no {missing}")
-        paths[frame] = folder.path(place, name)
-    return paths
