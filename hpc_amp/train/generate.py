@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpc_amp.errors import JobError
 from hpc_amp.files import replacing, through_latest
 from hpc_amp.train.program import ArgumentParser, run_program
 
@@ -319,7 +320,8 @@ def write_images(
 ) -> int:
     """Write each image under the name of its input, as PNG, and `tell` how many there are after
     each. With `request.fps`, also write the frames of each folder as `video.mp4` beside them.
-    Returns how many images there are."""
+    Returns how many images there are. Raises JobError where the disk is full, or `output` is not
+    writable."""
     from hpc_amp.gan.inputs import output_of
     from hpc_amp.gan.video.mp4 import video_file
 
@@ -327,19 +329,30 @@ def write_images(
     # All frames of a sequence follow each other.
     for parent, frames in itertools.groupby(loaded.images(request), lambda pair: pair[0].parent):
         folder = output / parent.relative_to(request.folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        with _writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             film = None
             if request.fps is not None:
                 film = stack.enter_context(video_file(folder / VIDEO, request.fps))
             for file, image in frames:
                 pixels = _pixels(image)
-                _write_png(output_of(file, request.folder, output), pixels)
-                if film is not None:
-                    film(pixels)
+                with _writing(folder):
+                    _write_png(output_of(file, request.folder, output), pixels)
+                    if film is not None:
+                        film(pixels)
                 made += 1
                 tell(made)
     return made
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Raises JobError where something cannot be written to a folder."""
+    try:
+        yield
+    except OSError as error:
+        raise JobError(f"{folder} cannot be written to: {error}") from error
 
 
 def _pixels(image: Tensor) -> Tensor:

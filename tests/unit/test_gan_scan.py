@@ -6,21 +6,23 @@ import os
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 from support.gandata import write_image, write_map
 from support.training import CPU, settings
 from support.video import write_faces, write_videos
+from torch import Tensor
 
 from hpc_amp.config.checks import find_data
 from hpc_amp.config.schema import from_plain
 from hpc_amp.data.errors import DataError
 from hpc_amp.distributed.world import World
-from hpc_amp.errors import InputError, KeyProblem
+from hpc_amp.errors import InputError, JobError, KeyProblem
 from hpc_amp.files import replacing
 from hpc_amp.gan.data.config import ClassData, GanData, PairedData, UnpairedData
 from hpc_amp.gan.data.folders import names_in
@@ -331,3 +333,19 @@ def test_a_folder_of_references_without_the_images_is_named(tmp_path: Path) -> N
     write_image(tmp_path / "B/scene/0.png", (0, 0, 0))
     request = Request(tmp_path, [], style=(tmp_path / "B/scene/0.png",))
     assert _folder_of_references(request) == tmp_path
+
+
+def test_an_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    """Before, it was a traceback. `Loaded` stands for a generator."""
+
+    class Loaded:
+        def images(self, request: Request) -> Iterator[tuple[Path, Tensor]]:
+            yield from ((file, torch.zeros(3, 4, 4)) for file in request.files)
+
+    request = Request(tmp_path, [tmp_path / "a.png"])
+    (tmp_path / "out/a.png").mkdir(parents=True)
+    with pytest.raises(JobError, match=r"out cannot be written to: .*Is a directory"):
+        generate.write_images(Loaded(), request, tmp_path / "out", print)  # type: ignore[arg-type]
+    (tmp_path / "file").touch()
+    with pytest.raises(JobError, match=r"file cannot be written to: .*File exists"):
+        generate.write_images(Loaded(), request, tmp_path / "file", print)  # type: ignore[arg-type]
