@@ -11,8 +11,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from hpc_amp.config.schema import Train
+from hpc_amp.data.names import SUFFIXES, images_in
 from hpc_amp.errors import InputError
-from hpc_amp.gan.data.folders import CITYSCAPES, SUFFIXES, images_in
+from hpc_amp.gan.data.folders import CITYSCAPES
 from hpc_amp.gan.video.folders import in_sequences
 
 _MISSING = {

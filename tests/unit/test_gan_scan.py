@@ -21,11 +21,11 @@ from torch import Tensor
 from hpc_amp.config.checks import find_data
 from hpc_amp.config.schema import from_plain
 from hpc_amp.data.errors import DataError
+from hpc_amp.data.names import names_in
 from hpc_amp.distributed.world import World
 from hpc_amp.errors import InputError, JobError, KeyProblem
 from hpc_amp.files import replacing
 from hpc_amp.gan.data.config import ClassData, GanData, PairedData, UnpairedData
-from hpc_amp.gan.data.folders import names_in
 from hpc_amp.gan.data.reading import MapFiles
 from hpc_amp.gan.data.training import (
     prepare_classes,

@@ -11,14 +11,14 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
 from hpc_amp.data.errors import DataError
+from hpc_amp.data.names import SUFFIXES, ending, folders_in, names_in, readable
 
-SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _NOT_READ = {".avi", ".avif", ".gif", ".heic", ".heif", ".jp2", ".jxl", ".mkv", ".mov", ".mp4"}
 """Endings of pictures and videos that are left out."""
 CITYSCAPES = re.compile(r"_(leftImg8bit|gt(Fine|Coarse)_(labelIds|labelTrainIds|instanceIds))$")
@@ -86,62 +86,6 @@ class ClassScan(Scan[ClassFiles]):
 # ---- names ---------------------------------------------------------------------------------------
 
 
-def names_in(folder: Path) -> list[str]:
-    """The names of the files in a folder and those below: their paths from there, sorted. Each
-    folder is read once. Links are followed, but not back to a folder that they are in.
-
-    What has a name that begins with a dot is no data, nor is what a folder of such a name holds.
-    Raises DataError where a folder cannot be read, or where an image is a link that leads nowhere.
-    """
-    names: list[str] = []
-
-    def add(place: str, above: Sequence[os.stat_result]) -> None:
-        """Add the names in a folder, which is in the folders `above`."""
-        here = os.stat(folder / place)
-        if any(os.path.samestat(here, other) for other in above):
-            return
-        for entry in _entries(folder / place):
-            name = place + entry.name
-            if entry.is_dir():
-                add(f"{name}/", (*above, here))
-            elif entry.is_file():
-                names.append(name)
-            elif entry.is_symlink() and _ending(name) in SUFFIXES:
-                goal = os.readlink(entry)
-                raise DataError(f"{entry.path} is a link to {goal}, which does not exist")
-
-    with _readable(folder):
-        add("", ())
-    return sorted(names)
-
-
-def images_in(folder: Path) -> list[str]:
-    """Those of `names_in` that are images."""
-    return [name for name in names_in(folder) if _ending(name) in SUFFIXES]
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        return [entry for entry in entries if not _is_hidden(entry.name)]
-
-
-def _is_hidden(name: str) -> bool:
-    return name[0] == "." or name == "__MACOSX"  # the hidden files of a zip file from macOS
-
-
-@contextlib.contextmanager
-def _readable(folder: Path) -> Iterator[None]:
-    """Raises DataError where something in a folder cannot be read."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"{error.filename or folder} cannot be read: {error.strerror}") from None
-
-
-def _ending(name: str) -> str:
-    return os.path.splitext(name)[1].lower()
-
-
 class DataFolder:
     """The names of the files of a data set. Each folder is read once, however often it is asked
     for. Places are below the root."""
@@ -155,7 +99,7 @@ class DataFolder:
 
     def has(self, place: str) -> bool:
         """Whether there is a folder. Raises DataError where that cannot be seen."""
-        with _readable(self.root), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with readable(self.root), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return stat.S_ISDIR(os.stat(self.root / place).st_mode)
         return False
 
@@ -166,11 +110,6 @@ class DataFolder:
     def path(self, place: str, name: str) -> str:
         """The path of a file."""
         return os.path.join(self.root, place, name)
-
-    def folders(self, place: str) -> list[str]:
-        """The names of the folders in a folder, sorted. Raises DataError."""
-        with _readable(self.root):
-            return sorted(entry.name for entry in _entries(self.root / place) if entry.is_dir())
 
     def names(self, place: str) -> list[str]:
         """Those of `names_in`. Raises DataError, also if there is no such folder."""
@@ -249,7 +188,7 @@ class DataFolder:
 
 def _left_out(names: Iterable[str]) -> str:
     """The pictures and videos of other formats among files, in words. Empty if there are none."""
-    counts = Counter(ending for ending in map(_ending, names) if ending in _NOT_READ)
+    counts = Counter(each for each in map(ending, names) if each in _NOT_READ)
     return ", ".join(f"{count} {ending}" for ending, count in sorted(counts.items()))
 
 
@@ -376,7 +315,7 @@ def scan_domains(root: Path, domains: Sequence[str]) -> Scan[UnpairedFiles]:
 def _domains(folder: DataFolder) -> list[str]:
     if folder.has("trainA") or not folder.has("train"):
         return ["A", "B"]
-    found = folder.folders("train")
+    found = folders_in(folder.root / "train")
     if len(found) != 2:
         raise DataError(
             f"{folder.root / 'train'} has {len(found)} folders, and there are two domains: name "
@@ -468,7 +407,7 @@ def _names_in(file: Path, root: Path, classes: Sequence[str]) -> list[str]:
 
 def _classes(folder: DataFolder, split: str) -> dict[str, list[str]]:
     """The images of each class in a split; the root has the classes itself where `split` is ''."""
-    names = folder.folders(split)
+    names = folders_in(folder.root / split)
     if not names:
         raise DataError(f"no classes in {folder.root / split}: expected a folder for each")
     return {name: folder.images(os.path.join(split, name)) for name in names}

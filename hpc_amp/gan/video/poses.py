@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 from PIL import Image, ImageDraw
 
 from hpc_amp.data.errors import DataError
+from hpc_amp.data.names import SUFFIXES, names_in
 from hpc_amp.data.pictures import upright_size
 from hpc_amp.errors import HpcAmpError, InputError
 from hpc_amp.files import replacing
-from hpc_amp.gan.data.folders import SUFFIXES, names_in
 
 LEAST_CONFIDENCE = 0.1
 """Of a point that is drawn."""
