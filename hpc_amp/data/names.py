@@ -33,7 +33,7 @@ def names_in(folder: Path) -> list[str]:
                 add(f"{name}/", (*above, here))
             elif entry.is_file():
                 names.append(name)
-            elif entry.is_symlink() and ending(name) in SUFFIXES:
+            elif entry.is_symlink() and suffix_of(name) in SUFFIXES:
                 goal = os.readlink(entry)
                 raise DataError(f"{entry.path} is a link to {goal}, which does not exist")
 
@@ -44,7 +44,7 @@ def names_in(folder: Path) -> list[str]:
 
 def images_in(folder: Path) -> list[str]:
     """Those of `names_in` that are images."""
-    return [name for name in names_in(folder) if ending(name) in SUFFIXES]
+    return [name for name in names_in(folder) if suffix_of(name) in SUFFIXES]
 
 
 def folders_in(folder: Path) -> list[str]:
@@ -53,7 +53,7 @@ def folders_in(folder: Path) -> list[str]:
         return sorted(entry.name for entry in _entries(folder) if entry.is_dir())
 
 
-def ending(name: str) -> str:
+def suffix_of(name: str) -> str:
     """What a name ends with after its last point, and the point, in small letters."""
     return os.path.splitext(name)[1].lower()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
 from hpc_amp.data.errors import DataError
-from hpc_amp.data.names import SUFFIXES, ending, folders_in, names_in, readable
+from hpc_amp.data.names import SUFFIXES, folders_in, names_in, readable, suffix_of
 
 _NOT_READ = {".avi", ".avif", ".gif", ".heic", ".heif", ".jp2", ".jxl", ".mkv", ".mov", ".mp4"}
 """Endings of pictures and videos that are left out."""
@@ -188,8 +188,8 @@ class DataFolder:
 
 def _left_out(names: Iterable[str]) -> str:
     """The pictures and videos of other formats among files, in words. Empty if there are none."""
-    counts = Counter(each for each in map(ending, names) if each in _NOT_READ)
-    return ", ".join(f"{count} {ending}" for ending, count in sorted(counts.items()))
+    counts = Counter(each for each in map(suffix_of, names) if each in _NOT_READ)
+    return ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items()))
 
 
 # ---- pairs ---------------------------------------------------------------------------------------
