@@ -371,7 +371,7 @@ def find_data(train: Train | None) -> Iterator[DataFound]:
         examine = getattr(section, "examine", None)
         if examine is not None:
             try:
-                text = examine()
+                text = examine(train)
             except (InputError, ValueError, OSError) as error:
                 yield DataFound(key, str(error), usable=False)
             else:

@@ -6,7 +6,6 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,14 +13,12 @@ from hpc_amp.config import schema
 from hpc_amp.data.decode import decode_all
 from hpc_amp.data.errors import DataError
 from hpc_amp.data.images import Images, ImageSet
+from hpc_amp.data.names import folders_in, images_in
 from hpc_amp.data.pictures import upright_size
 from hpc_amp.data.together import together
 from hpc_amp.distributed.collect import gather
 from hpc_amp.distributed.world import World
 from hpc_amp.models.build import SMALL_IMAGE
-
-if TYPE_CHECKING:
-    from torchvision.datasets import ImageFolder
 
 PROBED = 256
 """How many images, spread over the set, are opened to find out whether all have one small size."""
@@ -72,43 +69,36 @@ def missing(root: Path) -> str | None:
 def scan(root: Path) -> Folder:
     """List the files below `root`. Raises DataError if a class is empty, or if the classes of
     training and test images differ."""
-    from torchvision.datasets import ImageFolder  # it takes about as long as torch
-    from torchvision.datasets.folder import IMG_EXTENSIONS
-
-    class Visible(ImageFolder):
-        """Without what is hidden, such as `.ipynb_checkpoints`."""
-
-        def __init__(self, folder: Path) -> None:
-            start = len(str(folder))
-            super().__init__(
-                str(folder),
-                is_valid_file=lambda path: (
-                    path.lower().endswith(IMG_EXTENSIONS) and "/." not in path[start:]
-                ),
-            )
-
-        def find_classes(self, directory: Any) -> tuple[list[str], dict[str, int]]:
-            classes = [name for name in super().find_classes(directory)[0] if name[0] != "."]
-            return classes, {name: number for number, name in enumerate(classes)}
-
     test = _test_folder(root)
     if test is None:
         raise DataError(f"the image folder {root} is not visible from every node")
-    try:
-        train, held_out = Visible(root / "train"), Visible(test)
-    except (FileNotFoundError, ValueError) as error:  # the second one without classes
-        raise DataError(f"the image folder {root} is not usable: {error}") from error
-    if train.classes != held_out.classes:
-        odd = sorted(set(train.classes) ^ set(held_out.classes))
+    train, held_out = _classes(root / "train"), _classes(test)
+    if train.keys() != held_out.keys():
+        odd = sorted(train.keys() ^ held_out.keys())
         raise DataError(
             f"the classes below {root}/train and {test} differ: {', '.join(odd[:5])} "
             "exist in only one of them"
         )
-    return Folder(root.resolve().name, train.classes, _files(train), _files(held_out))
+    return Folder(root.resolve().name, list(train), _files(train), _files(held_out))
 
 
-def _files(split: ImageFolder) -> Files:
-    return Files([path for path, _ in split.samples], split.targets)
+def _classes(folder: Path) -> dict[str, list[str]]:
+    """The paths of the images of each class, those of a folder before those of the folders in it.
+    Raises DataError if there is no class, or one without images."""
+    classes: dict[str, list[str]] = {}
+    for name in folders_in(folder):
+        images = sorted(images_in(folder / name), key=os.path.split)
+        if not images:
+            raise DataError(f"no images in {folder / name}")
+        classes[name] = [os.path.join(folder, name, image) for image in images]
+    if not classes:
+        raise DataError(f"no classes in {folder}: expected a folder for each")
+    return classes
+
+
+def _files(classes: dict[str, list[str]]) -> Files:
+    labels = [number for number, paths in enumerate(classes.values()) for _ in paths]
+    return Files([path for paths in classes.values() for path in paths], labels)
 
 
 def plan(folder: Folder, data: schema.Data) -> ResizePlan:

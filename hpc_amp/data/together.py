@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from hpc_amp.data.errors import DataError
-from hpc_amp.distributed.collect import gather, is_alone
+from hpc_amp.distributed.collect import from_first, gather, is_alone
 from hpc_amp.distributed.world import World
 
 T = TypeVar("T")
@@ -43,4 +43,4 @@ def from_main(world: World, action: Callable[[], T]) -> T:
         return action()
     result = together(world, lambda: action() if world.is_main else None)
     # Only ranks other than 0 have None, which mypy cannot see.
-    return gather(world, result)[0]  # type: ignore[return-value]
+    return from_first(world, result)  # type: ignore[return-value]

@@ -1,5 +1,5 @@
-"""Exchanges of small Python objects, and of rows of a tensor, between all ranks. All functions that
-take a value or rows are collective calls."""
+"""Exchanges of Python objects, and of rows of a tensor, between all ranks. All functions that take
+a value or rows are collective calls."""
 
 from __future__ import annotations
 
@@ -26,6 +26,15 @@ def gather(world: World, value: T) -> list[T]:
     if not is_alone(world):
         dist.all_gather_object(values, value)
     return values
+
+
+def from_first(world: World, value: T) -> T:
+    """The `value` of rank 0, on every rank. It must be picklable, and may be large: `gather` needs
+    as much memory as if all ranks had the largest value."""
+    values = [value]
+    if not is_alone(world):
+        dist.broadcast_object_list(values, src=0)
+    return values[0]
 
 
 def gather_rows(rows: Tensor, world: World) -> Tensor:

@@ -22,7 +22,6 @@ from hpc_amp.config.values import (
 )
 from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.data.config import GanData
-from hpc_amp.gan.data.folders import FolderError
 
 SpectralName = Literal["none", "fp32", "fp16"]
 INCEPTION = "inception"
@@ -139,7 +138,7 @@ class FeatureDistance(Section):
         """Whether it is measured."""
         return self.weights is not None or self.network != INCEPTION
 
-    def examine(self) -> str | None:
+    def examine(self, train: Train) -> str | None:
         """What `validate` and `doctor` show. Raises ValueError if there is no such file."""
         return _examine(self.weights, self.network) if self.wanted else None
 
@@ -156,7 +155,7 @@ class PerceptualDistance(Section):
     network: Literal["alex", "vgg", "squeeze"] = "alex"
     """torchvision's `alexnet`, `vgg16` or `squeezenet1_1`."""
 
-    def examine(self) -> str | None:
+    def examine(self, train: Train) -> str | None:
         """What `validate` and `doctor` show. Raises ValueError if there is no such file."""
         return _examine(self.weights, self.network) if self.weights is not None else None
 
@@ -213,30 +212,11 @@ class GanTrain(Train):
                 "adversarial.r1 is the gradient of a gradient, which torch does not compile",
                 "set train.adversarial.r1 to 0, or train.compile to false",
             )
+        images: GanData = self.images  # type: ignore[attr-defined]
+        images.check_keys(self)
         for each in self.halvings():
-            each.check(self.images.size)  # type: ignore[attr-defined]
-
-    def examine(self) -> None:
-        """Check that the files of `images` are enough for this training. `hpc-amp validate` and
-        `doctor` call it. Raises FolderError."""
-        images = getattr(self, "images", None)
-        if not isinstance(images, GanData) or images.name == "synthetic":
-            return
-        try:
-            samples = images.samples()
-        except FolderError:  # `images.examine` raises it, too
-            return
-        problem = None if samples is None else batch_problem(self, samples)
-        if problem is not None:
-            raise FolderError(problem)
+            each.check(images.size)
 
     def generation_options(self) -> Mapping[str, bool] | None:
         """A model may use all options."""
         return {"style": False, "instances": False, "direction": False, "fps": False}
-
-
-def batch_problem(train: Train, samples: int) -> str | None:
-    """What is wrong where a training has fewer samples than a batch."""
-    if samples >= train.batch_size:
-        return None
-    return f"batch_size: {train.batch_size} is more than the {samples} training samples"

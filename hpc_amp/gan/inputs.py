@@ -11,8 +11,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from hpc_amp.config.schema import Train
+from hpc_amp.data.names import SUFFIXES, images_in
 from hpc_amp.errors import InputError
-from hpc_amp.gan.data.folders import SUFFIXES, FolderError, images_in
+from hpc_amp.gan.data.folders import CITYSCAPES
 from hpc_amp.gan.video.folders import in_sequences
 
 _MISSING = {
@@ -46,22 +47,58 @@ def images_below(folder: Path) -> list[Path]:
         return [folder]
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}")
-    found = sorted(map(Path, images_in(folder)))
+    found = sorted(folder / name for name in images_in(folder))
     if not found:
         endings = ", ".join(sorted(suffix[1:] for suffix in SUFFIXES))
         raise InputError(f"there is no image in {folder}", hint=f"files end with {endings}")
     return found
 
 
+def find_files(
+    inputs: Path,
+    output: Path,
+    *,
+    style: Path | None = None,
+    instances: Path | None = None,
+    points: Path | None = None,
+) -> tuple[list[Path], list[Path]]:
+    """The files that images are made from, and the images of `style`. The arguments are options of
+    `hpc-amp generate`. Raises InputError where one is missing, or images would replace what is
+    read."""
+    files, folder = images_below(inputs), folder_of(inputs)
+    check_outputs(files, folder, output, [each for each in (style, instances, points) if each])
+    for file in files:
+        if instances is not None:
+            instances_of(file, folder, instances)
+        if points is not None:
+            points_of(file, folder, points)
+    return files, [] if style is None else images_below(style)
+
+
+def instances_of(file: Path, folder: Path, instances: Path) -> Path:
+    """The map of instances of an input, which is below `folder`. Raises InputError."""
+    place = instances / file.relative_to(folder)
+    found = place, place.with_suffix(".png")  # the input may be a photograph
+    stem = CITYSCAPES.sub("", file.stem)
+    for path in (*found, place.with_name(f"{stem}_gtFine_instanceIds.png")):
+        if path.is_file():
+            return path
+    raise InputError(f"there is no instance map {found[1]} of {file}")
+
+
+def points_of(file: Path, folder: Path, points: Path) -> Path:
+    """The file of the points that an input shows, which is below `folder`. Raises InputError."""
+    path = (points / file.relative_to(folder)).with_suffix(".npy")
+    if not path.is_file():
+        raise InputError(f"there is no file {path} with the points of {file}")
+    return path
+
+
 def sequences_of(files: Sequence[Path]) -> list[list[Path]]:
     """The sequences that `files` are for a model of video, as in a training. Raises InputError
     where the order of frames is not clear."""
     by_name = {os.path.splitext(file)[0]: file for file in files}
-    try:
-        sequences = in_sequences(by_name)
-    except FolderError as error:
-        raise InputError(str(error)) from error
-    return [[by_name[name] for name in sequence] for sequence in sequences]
+    return [[by_name[name] for name in sequence] for sequence in in_sequences(by_name)]
 
 
 def folder_of(inputs: Path) -> Path:

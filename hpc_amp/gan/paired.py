@@ -23,6 +23,7 @@ from hpc_amp.gan.discriminators import Judgement, MultiScaleDiscriminator, judge
 from hpc_amp.gan.distance import SetDistances
 from hpc_amp.gan.features import PerceptualLoss, feature_network
 from hpc_amp.gan.generation import Request, read_images
+from hpc_amp.gan.inputs import instances_of
 from hpc_amp.gan.losses import (
     Weights,
     discriminator_loss,
@@ -275,7 +276,7 @@ def read_inputs(
     instances = None
     if data.instances:
         assert request.instances is not None  # see `PairedTrain.generation_options`
-        partners = [_partner(file, request.folder, request.instances) for file in files]
+        partners = [instances_of(file, request.folder, request.instances) for file in files]
         maps = MapFiles([str(file) for file in partners], colours=True)
         instances = _read_maps(maps, len(partners), data).long().to(device)
     if data.inputs == "images":
@@ -285,12 +286,6 @@ def read_inputs(
     labels = number_labels(_read_maps(maps, len(files), data, check=True), data).to(device)
     images = torch.zeros(len(labels), 3, *labels.shape[1:], device=device)
     return PairedBatch(images, seeds, labels=labels, instances=instances)
-
-
-def _partner(file: Path, folder: Path, instances: Path) -> Path:
-    """The instance map of an input, which may be a photograph with another ending."""
-    named = instances / file.relative_to(folder)
-    return named if named.is_file() else named.with_suffix(".png")
 
 
 def _read_maps(source: MapFiles, count: int, data: PairedData, *, check: bool = False) -> Tensor:

@@ -8,13 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.errors import UsageError
-from hpc_amp.gan.inputs import (
-    check_options,
-    check_outputs,
-    folder_of,
-    images_below,
-    sequences_of,
-)
+from hpc_amp.gan.inputs import check_options, find_files, sequences_of
 from hpc_amp.gan.video.config import VideoTrain
 from hpc_amp.jobs import rundir
 
@@ -25,21 +19,22 @@ absolute."""
 
 def check_request(run_dir: Path, options: Options) -> None:
     """Check what can be checked before a job starts: that the run has a generator that uses these
-    options, that there is such a checkpoint, that images can be written to `output`, and that the
-    order of frames is clear. Raises UsageError and InputError."""
+    options, that there is such a checkpoint, that each input has its maps of instances and points,
+    that images can be written to `output`, and that the order of frames is clear. Raises UsageError
+    and InputError."""
     train = rundir.job_of(run_dir, rundir.read_resolved(run_dir)).train
     if train is None:
         raise UsageError(f"{run_dir} trains no task of hpc-amp: it has no generator")
     check_options(train, {name for name, value in options.items() if value is not None})
     _check_checkpoint(run_dir, str(options["checkpoint"]))
-    inputs, output = Path(str(options["input"])), Path(str(options["output"]))
-    files = images_below(inputs)
-    check_outputs(files, folder_of(inputs), output)
+    others = {name: options.get(name) for name in ("style", "instances", "points")}
+    files, _ = find_files(
+        Path(str(options["input"])),
+        Path(str(options["output"])),
+        **{name: Path(place) for name, place in others.items() if place is not None},
+    )
     if isinstance(train, VideoTrain):
         sequences_of(files)
-    style = options.get("style")
-    if style is not None:
-        images_below(Path(style))
 
 
 def _check_checkpoint(run_dir: Path, wanted: str) -> None:

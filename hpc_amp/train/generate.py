@@ -16,6 +16,7 @@ import itertools
 import json
 import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpc_amp.errors import JobError
 from hpc_amp.files import replacing, through_latest
 from hpc_amp.train.program import ArgumentParser, run_program
 
@@ -282,7 +284,7 @@ def make_request(
     from hpc_amp.data.together import from_main
     from hpc_amp.errors import InputError
     from hpc_amp.gan.generation import Request
-    from hpc_amp.gan.inputs import check_outputs, folder_of, images_below
+    from hpc_amp.gan.inputs import find_files, folder_of
     from hpc_amp.gan.video.mp4 import check_video_package
 
     if batch_size < 1:
@@ -294,20 +296,15 @@ def make_request(
     if finetune is not None and finetune < 1:
         raise InputError(f"{finetune} steps of fine-tuning are too few")
 
-    others = [Path(other) for other in (style, instances, points) if other]
-
-    def find() -> tuple[list[Path], tuple[Path, ...]]:
-        files = images_below(inputs)
-        check_outputs(files, folder_of(inputs), output, others)
-        return files, tuple(images_below(Path(style))) if style else ()
-
-    files, styles = from_main(world, find)
+    others = {"style": style, "instances": instances, "points": points}
+    paths = {name: Path(place) for name, place in others.items() if place}
+    files, styles = from_main(world, lambda: find_files(inputs, output, **paths))
     return Request(
         folder=folder_of(inputs),
         files=files,
-        style=styles,
-        instances=Path(instances) if instances else None,
-        points=Path(points) if points else None,
+        style=tuple(styles),
+        instances=paths.get("instances"),
+        points=paths.get("points"),
         direction=direction,
         seed=seed,
         batch_size=batch_size,
@@ -323,7 +320,8 @@ def write_images(
 ) -> int:
     """Write each image under the name of its input, as PNG, and `tell` how many there are after
     each. With `request.fps`, also write the frames of each folder as `video.mp4` beside them.
-    Returns how many images there are."""
+    Returns how many images there are. Raises JobError where the disk is full, or `output` is not
+    writable."""
     from hpc_amp.gan.inputs import output_of
     from hpc_amp.gan.video.mp4 import video_file
 
@@ -331,19 +329,30 @@ def write_images(
     # All frames of a sequence follow each other.
     for parent, frames in itertools.groupby(loaded.images(request), lambda pair: pair[0].parent):
         folder = output / parent.relative_to(request.folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        with _writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             film = None
             if request.fps is not None:
                 film = stack.enter_context(video_file(folder / VIDEO, request.fps))
             for file, image in frames:
                 pixels = _pixels(image)
-                _write_png(output_of(file, request.folder, output), pixels)
-                if film is not None:
-                    film(pixels)
+                with _writing(folder):
+                    _write_png(output_of(file, request.folder, output), pixels)
+                    if film is not None:
+                        film(pixels)
                 made += 1
                 tell(made)
     return made
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Raises JobError where something cannot be written to a folder."""
+    try:
+        yield
+    except OSError as error:
+        raise JobError(f"{folder} cannot be written to: {error}") from error
 
 
 def _pixels(image: Tensor) -> Tensor:
@@ -358,6 +367,27 @@ def _write_png(path: Path, pixels: Tensor) -> None:
 
     with replacing(path) as new:
         Image.fromarray(pixels.numpy()).save(new, "PNG")
+
+
+_STOPPING = signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2
+
+
+@contextlib.contextmanager
+def stops_cleanly() -> Iterator[None]:
+    """A signal to stop ends the block by SystemExit, which removes the image and the video that are
+    being written."""
+
+    def stop(number: int, frame: object) -> None:
+        for each in _STOPPING:
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    before = [signal.signal(number, stop) for number in _STOPPING]
+    try:
+        yield
+    finally:
+        for number, handler in zip(_STOPPING, before, strict=True):
+            signal.signal(number, handler)
 
 
 class _Progress:
@@ -407,7 +437,8 @@ def main() -> int:
             f"({loaded.weights}), {device.type}{ranks}",
             flush=True,
         )
-    made = write_images(loaded, request, arguments.output, _Progress(world, loaded, request))
+    with stops_cleanly():
+        made = write_images(loaded, request, arguments.output, _Progress(world, loaded, request))
     rank = f"rank {world.rank}: " if world.size > 1 else ""
     print(f"{rank}{made:,} images in {arguments.output}", flush=True)
     return 0

@@ -66,6 +66,7 @@ def _trainer(engine: Training) -> dict[str, Any]:
         "step": engine.step,
         "batch_size": engine.train.batch_size,
         "steps_per_epoch": engine.data.steps_per_epoch,
+        "samples": engine.data.samples,
         "total_steps": engine.total_steps,
         "world_size": engine.world.size,
         "scalers": {
@@ -152,7 +153,12 @@ def restore(engine: Training, checkpoint: Checkpoint) -> list[str]:
     randomness.restore(
         saved["random"], engine.world, engine.device, engine.train.seed + engine.step
     )
-    return [line, *_changes(engine, checkpoint.facts), *_new_length(engine, trainer)]
+    return [
+        line,
+        *_changes(engine, checkpoint.facts),
+        *_new_samples(engine, trainer),
+        *_new_length(engine, trainer),
+    ]
 
 
 def _load_networks(networks: dict[str, nn.Module], saved: dict[str, Any]) -> None:
@@ -206,6 +212,18 @@ def _refuse_other_run(engine: Training, trainer: Any) -> None:
             f"the checkpoint was trained with {before} steps in an epoch, but there are {now} now: "
             "the training data has changed. Restore it, or start a new run"
         )
+
+
+def _new_samples(engine: Training, trainer: Any) -> list[str]:
+    """A line for the log where an epoch has as many steps as before, but other samples."""
+    now = engine.data.samples
+    before = trainer.get("samples", now)  # not in checkpoints of older versions
+    if before == now:
+        return []
+    return [
+        f"WARNING: the training data has {now:,} samples now, and had {before:,}: the order of the "
+        "samples is another one than before"
+    ]
 
 
 def _changes(engine: Training, facts: Any) -> list[str]:

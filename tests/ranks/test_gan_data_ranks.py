@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -41,6 +43,8 @@ def test_both_ranks_have_the_files_that_rank_0_found(warm: Warm, tmp_path: Path)
     results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     assert sorted(results[0]["train"] + results[1]["train"]) == [10 * n for n in range(8)]
     assert results[0]["test"] + results[1]["test"] == [10 * n for n in range(8)]
+    # What is gathered takes the memory of the largest value on each rank, times the ranks.
+    assert max(result["gathered"] for result in results) < 100
     assert results[0]["error"] == results[1]["error"] == f"no images in {tmp_path}/trainB"
 
 
@@ -52,10 +56,20 @@ def main(folder: Path, rank: int, port: str) -> None:
     def reds(images: torch.Tensor) -> list[int]:
         return [round(float(red + 1) * 127.5) for red in images[:, 0, 0, 0]]
 
+    gathered = []
+    gather = dist.all_gather_object
+
+    def measured(values: list[Any], value: object) -> None:
+        gathered.append(len(pickle.dumps(value)))
+        gather(values, value)
+
+    dist.all_gather_object = measured
     prepared = prepare_unpaired(
         data, Train(batch_size=4), World(rank=rank, size=2), torch.device("cpu")
     )
-    found = {
+    dist.all_gather_object = gather
+    found: dict[str, Any] = {
+        "gathered": max(gathered),
         "train": [red for (batch,) in prepared.training.epoch(0) for red in reds(batch.a)],
         "test": [red for batch in prepared.evaluation() for red in reds(batch.a)],
     }

@@ -7,8 +7,10 @@ import pytest
 import torch
 from PIL import Image
 from support.warm import Warm
+from torchvision.datasets import ImageFolder
 
 from hpc_amp.config import schema
+from hpc_amp.data.imagefolder import scan
 from hpc_amp.data.prepare import PreparedData, prepare
 from hpc_amp.distributed.world import World
 from hpc_amp.tasks.base import DataError
@@ -100,8 +102,22 @@ def test_hidden_files_and_folders_are_no_data(tmp_path: Path) -> None:
 
     for name in ("cat", "dog"):
         (root / "test" / name).rename(root / "test" / f".{name}")
-    with pytest.raises(DataError, match="not usable"):
+    with pytest.raises(DataError, match=r"no classes in .*test"):
         load(root)
+
+
+def test_files_are_in_the_order_of_torchvision(tmp_path: Path) -> None:
+    """In which runs of older versions have seen them. A link back is not followed for ever."""
+    for split in ("train", "test"):
+        for name in ("b/2.png", "b/a/1.JPG", "b/a-b/1.png", "b/a/c/1.pgm", "b/10.png", "A/x.png"):
+            (tmp_path / split / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / split / name).touch()
+        (tmp_path / split / "b/notes.txt").touch()
+    wanted = ImageFolder(str(tmp_path / "train"))
+    (tmp_path / "train/b/a/back").symlink_to("..")
+    found = scan(tmp_path)
+    assert found.classes == wanted.classes
+    assert [*zip(found.train.paths, found.train.labels, strict=True)] == wanted.samples
 
 
 def test_folders_that_do_not_match(tmp_path: Path) -> None:
@@ -111,7 +127,7 @@ def test_folders_that_do_not_match(tmp_path: Path) -> None:
         load(root)
     for file in (root / "train" / "dog").iterdir():
         file.unlink()
-    with pytest.raises(DataError, match=r"not usable: .*dog"):
+    with pytest.raises(DataError, match=r"no images in .*train/dog"):
         load(root)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.training import Regression, curve, engine, fit_until
+from support.training import Regression, Vectors, curve, engine, fit_until, settings
 from torch import nn
 
 from hpc_amp.tasks.base import ModelError, TrainingData
@@ -198,6 +198,23 @@ def test_data_of_another_size_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         TrainingError, match="trained with 5 steps in an epoch, but there are 7 now"
     ):
         engine(tmp_path, attempt=2)
+
+
+def test_other_samples_in_as_many_steps_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as those of a folder from which a damaged image was removed."""
+    trained(tmp_path, 3)
+    samples = Vectors(settings()).samples
+    monkeypatch.setattr(
+        Vectors, "samples", property(lambda self: samples + 1, lambda *set: None), raising=False
+    )
+    capsys.readouterr()
+
+    trained(tmp_path, 4, attempt=2)
+
+    line = f"WARNING: the training data has {samples + 1} samples now, and had {samples}: "
+    assert line in capsys.readouterr().out
 
 
 # ---- first weights -------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from hpc_amp.gan.data.training import drawn_identities
 from hpc_amp.gan.generation import Request
 from hpc_amp.gan.inputs import images_below
 from hpc_amp.gan.video.batches import conditions
-from hpc_amp.gan.video.folders import FolderError
 from hpc_amp.gan.video.references import ReferenceBatch
 from hpc_amp.gan.video.warp import warp
 from hpc_amp.tasks.build import build_task
@@ -189,12 +188,13 @@ def test_references_of_an_evaluation_may_have_folders_of_their_own(tmp_path: Pat
     made.evaluate()
     assert "identity_agreement" not in made.metrics
 
-    with pytest.raises(DataError, match="has 4 images for references=5"):
+    with pytest.raises(DataError, match="has 4 frames, and references=5 needs as many"):
         fs_vid2vid(tmp_path / "more", **{**keys, "images": {**keys["images"], "references": 5}})
     for part in ("A", "B", "inst"):
         shutil.move(root / f"test_ref_{part}/scene 1", root / f"test_ref_{part}/scene 9")
-    with pytest.raises(FolderError, match="scene 1 is in one of them only"):
-        settings(**plain_train(**keys)).images.scan_references()  # type: ignore[attr-defined]
+    train = settings(**plain_train(**keys))
+    with pytest.raises(DataError, match="scene 1 is in one of them only"):
+        train.images.scan(train)  # type: ignore[attr-defined]
 
 
 # -- the generator ---------------------------------------------------------------------------------

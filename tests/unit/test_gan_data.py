@@ -16,6 +16,7 @@ from support.gandata import evaluated, write_coordinates, write_image, write_map
 from hpc_amp.config.schema import Train
 from hpc_amp.data.errors import DataError
 from hpc_amp.distributed.world import World
+from hpc_amp.errors import InputError
 from hpc_amp.gan.data.batches import PairedBatch, condition, edges, normal, sample_seeds
 from hpc_amp.gan.data.config import (
     ClassData,
@@ -318,7 +319,7 @@ def test_an_error_is_raised_at_the_step_that_needs_the_file(tmp_path: Path) -> N
 
 def test_bad_sizes_are_one_line() -> None:
     def message(data: PairedData, **train: Any) -> str:
-        with pytest.raises(DataError) as error:
+        with pytest.raises(InputError) as error:
             prepare_paired(data, Train(**train), World(), CPU)
         return str(error.value)
 

@@ -20,7 +20,7 @@ from hpc_amp.data.errors import DataError
 from hpc_amp.distributed.world import World
 from hpc_amp.gan.data.batches import ClassBatch, PairedBatch, UnpairedBatch, condition
 from hpc_amp.gan.data.config import ClassData, PairedData, UnpairedData
-from hpc_amp.gan.data.folders import FolderError, scan_domains
+from hpc_amp.gan.data.folders import scan_domains
 from hpc_amp.gan.data.reading import MapFiles
 from hpc_amp.gan.data.training import (
     Prepared,
@@ -190,11 +190,11 @@ def test_what_has_a_hidden_name_is_no_data(tmp_path: Path) -> None:
             for name in names:
                 (root / place / name).parent.mkdir(parents=True, exist_ok=True)
                 (root / place / name).touch()
-    train, test = scan_domains(root, [])
-    assert train.a == [str(root / "trainA/1.png")]
-    assert [len(found) for found in (train.b, test.a, test.b)] == [1, 1, 1]
-    videos, _ = scan_videos(root, "images", instances=False, reverse=False, flow=False)
-    assert videos.lengths == (1,)
+    found = scan_domains(root, [])
+    assert found.train.a == [str(root / "trainA/1.png")]
+    assert [len(files) for files in (found.train.b, found.test.a, found.test.b)] == [1, 1, 1]
+    videos = scan_videos(root, "images", instances=False, reverse=False, flow=False)
+    assert videos.train.lengths == (1,)
     assert images_below(root / "train_A") == [root / "train_A/scene/1.png"]
 
 
@@ -219,15 +219,15 @@ def test_pictures_of_other_formats_are_not_left_out_in_silence(tmp_path: Path) -
         for split in ("train", "test"):
             write_image(tmp_path / f"{split}{domain}/1.png", (0, 0, 0))
     data = UnpairedData(name="folder", root=str(tmp_path))
-    assert data.examine().endswith(f"for evaluation in {tmp_path}")
+    assert data.examine(ONE).endswith(f"for evaluation in {tmp_path}")
     for name in ("2.HEIC", "3.heic", "4.gif", "notes.txt", ".5.gif"):
         (tmp_path / "trainA" / name).touch()
-    assert data.examine().endswith(
+    assert data.examine(ONE).endswith(
         f"in {tmp_path} (1 .gif, 2 .heic left out, whose formats are not read)"
     )
     (tmp_path / "trainA/1.png").unlink()
-    with pytest.raises(FolderError) as caught:
-        data.examine()
+    with pytest.raises(DataError) as caught:
+        data.examine(ONE)
     assert str(caught.value) == (
         f"no images in {tmp_path}/trainA of a known format: it has 1 .gif, 2 .heic; convert them, "
         "such as to .png"
@@ -286,7 +286,8 @@ def test_what_is_wrong_with_pairs(tmp_path: Path) -> None:
     write_image(tmp_path / "train_img/a.png", (0, 0, 0))
     write_map(tmp_path / "train_label/a.png", 0)
     assert error(pairs, tmp_path) == (
-        "no images for evaluation in ROOT: expected test_img or val_img"
+        "no pairs for evaluation in ROOT: expected test_img and test_label, or val_img and "
+        "val_label"
     )
     write_image(tmp_path / "test_img/b.png", (0, 0, 0))
     write_map(tmp_path / "test_label/b.png", 0)
@@ -357,7 +358,7 @@ def test_what_is_wrong_in_a_file_shows_before_the_training(tmp_path: Path) -> No
 def test_what_is_wrong_with_pairs_of_images(tmp_path: Path) -> None:
     write_image(tmp_path / "train/a.png", (0, 0, 0), size=(13, 8))
     assert error(pairs, tmp_path, inputs="images") == (
-        "no images for evaluation in ROOT: expected test or val"
+        "no pairs for evaluation in ROOT: expected test, or val"
     )
     write_image(tmp_path / "val/a.png", (0, 0, 0))
     assert error(pairs, tmp_path, inputs="images") == (
@@ -513,7 +514,7 @@ def test_validate_and_doctor_look_at_the_folder(host: StubHost, site: str) -> No
     root = host.work / "sets"
     spade(root)
     pairs = {"name": "folder", "root": "sets"}
-    train = {"task": "pairs.task:Pairs", "pairs": pairs}
+    train = {"task": "pairs.task:Pairs", "batch_size": 2, "pairs": pairs}
     job = {"gpus_per_node": 0}
     host.write_job({"name": "test", "site": site, "code": "code", "train": train, "job": job})
 

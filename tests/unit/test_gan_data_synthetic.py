@@ -10,9 +10,9 @@ import torch
 from support.warm import Warm
 from torch import Tensor
 
-from hpc_amp.config.schema import Train
-from hpc_amp.data.errors import DataError
+from hpc_amp.config.schema import Train, from_plain
 from hpc_amp.distributed.world import World
+from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.data.batches import condition
 from hpc_amp.gan.data.config import (
     ClassData,
@@ -185,15 +185,18 @@ def test_every_process_draws_the_same_bits(warm: Warm) -> None:
 
 def test_sizes_that_do_not_fit_are_one_line() -> None:
     def message(**keys: Any) -> str:
-        with pytest.raises(DataError) as error:
+        with pytest.raises(KeyProblem) as error:
             prepare_classes(ClassData(**keys), Train(batch_size=1), World(), CPU)
         return str(error.value)
 
-    assert message(synthetic=SyntheticClasses(classes=300)) == (
-        "synthetic.classes: 300 is more than 224"
+    with pytest.raises(ValueError, match="300 is outside 3 to 224"):
+        from_plain(ClassData, {"synthetic": {"classes": 300}})
+    assert message(unseen=23).startswith(
+        "train.images.unseen: of 24 synthetic classes, 23 held out leave less"
     )
-    assert message(unseen=23).startswith("unseen: of 24 synthetic classes, 23 held out leave less")
-    assert message(references=40) == "references: 40 is more than the images of a class"
+    assert message(references=40) == (
+        "train.images.references: 40 is more than the images of a class"
+    )
 
 
 KNOWN: list[tuple[Any, str]] = [

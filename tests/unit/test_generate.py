@@ -259,7 +259,8 @@ def test_checkpoints_and_folders_are_checked_before_a_job_starts(tmp_path: Path)
 def test_the_order_of_frames_is_checked_before_a_job_starts(tmp_path: Path) -> None:
     run = tmp_path / "run"
     (run / "checkpoints" / "step-00000003").mkdir(parents=True)
-    options = request(tmp_path, instances=tmp_path)
+    options = request(tmp_path)
+    options["instances"] = options["input"]
     for number in (2, 10):
         (options["input"] / f"{number}.png").touch()
     write_job_json(run, plain_train("spade"))

@@ -22,7 +22,6 @@ from hpc_amp.data.decode import to_pixels
 from hpc_amp.data.errors import DataError
 from hpc_amp.distributed.world import World
 from hpc_amp.errors import InputError
-from hpc_amp.gan.data.folders import FolderError
 from hpc_amp.gan.data.reading import DrawnImages
 from hpc_amp.gan.data.training import Prepared, prepare_videos
 from hpc_amp.gan.generation import Request
@@ -234,7 +233,9 @@ def test_a_folder_gives_what_was_written(tmp_path: Path) -> None:
     assert torch.equal(batch.flows.flatten(0, 1) * known[:, None], flows * known[:, None])
     data = from_plain(VideoData, {**DATA, **folder})
     assert conditions(batch, data).shape == (2, 4, 5, 16, 16)
-    assert data.found() == "2 sequences of 8 frames for training, 2 of 8 for evaluation"
+    assert data.examine(settings(batch_size=2)) == (
+        f"2 sequences of 8 frames for training, 2 of 8 for evaluation in {tmp_path}"
+    )
     pictures = prepared(**folder, inputs="images", flow="none")
     (batch, *_) = pictures.evaluation()
     assert batch.flows is None and batch.labels is None and batch.inputs is not None
@@ -246,9 +247,9 @@ def test_a_folder_in_a_sequence_is_another_sequence(tmp_path: Path) -> None:
     for part in "AB":
         (tmp_path / f"train_{part}/scene 1").rename(tmp_path / f"train_{part}/scene 0/frame-001b")
     data = from_plain(VideoData, {"name": "folder", "root": str(tmp_path), "flow": "none"})
-    files, _ = data.scan_sequences()
+    files = data.scan(settings(batch_size=2)).train
     assert files.lengths == (4, 4)
-    folders = [str(Path(path).parent.name) for path in files.frames.images]
+    folders = [str(Path(path).parent.name) for path in files.images]
     assert folders == [*["scene 0"] * 4, *["frame-001b"] * 4]
 
 
@@ -261,16 +262,16 @@ def test_frames_are_in_the_order_of_names_and_of_numbers(tmp_path: Path) -> None
         for name in ordered:
             (folder / f"{name}.png").touch()
     data = from_plain(VideoData, {"name": "folder", "root": str(tmp_path), "flow": "none"})
-    trained, _ = data.scan_sequences()
-    assert [Path(path).stem for path in trained.frames.images] == ordered
+    trained = data.scan(settings(batch_size=1)).train
+    assert [Path(path).stem for path in trained.images] == ordered
     inputs = tmp_path / "test_A"
     (generated,) = Request(inputs, images_below(inputs)).sequences()
     assert [path.stem for path in generated] == ordered
     for folder in folders:
         (folder / "b10x.png").touch()
     said = r"by their names, .*scene/b10x is before .*scene/b1x, by their numbers after it: give"
-    with pytest.raises(FolderError, match=said):
-        data.scan_sequences()
+    with pytest.raises(DataError, match=said):
+        data.scan(settings(batch_size=1))
     with pytest.raises(InputError, match=said):
         Request(inputs, images_below(inputs)).sequences()
 
@@ -343,7 +344,7 @@ def test_what_is_wrong_with_a_folder_of_videos(tmp_path: Path) -> None:
     content = flow.read_bytes()
     flow.unlink()
     with pytest.raises(
-        DataError, match=r"there is no flow .*frame-002\.flo from scene 1/frame-002"
+        DataError, match=r"scene 1/frame-002 has no flow: there is no .*flow/scene 1/frame-002\.flo"
     ):
         prepared(**folder)
     for wrong, message in (
@@ -378,7 +379,8 @@ def test_validate_tells_what_a_training_would_refuse(tmp_path: Path) -> None:
         return [(each.key, each.text) for each in find_data(train) if not each.usable]
 
     assert wrong() == []
-    assert wrong(batch_size=3) == [("train", "batch_size: 3 is more than the 2 training samples")]
+    few = "batch_size: 3 is more than the 2 training samples"
+    assert wrong(batch_size=3) == [("train.images", few)]
     for part in ("A", "B"):
         for path in sorted((tmp_path / f"train_{part}/scene 1").iterdir())[2:]:
             path.unlink()
@@ -387,7 +389,7 @@ def test_validate_tells_what_a_training_would_refuse(tmp_path: Path) -> None:
         "discriminator judges 3 together: remove the sequence, or set "
         "train.vid2vid.temporal.frames to less"
     )
-    assert wrong() == [("train", short)]
+    assert wrong() == [("train.images", short)]
     frames = {"temporal": {"scales": 0}}
     assert wrong(vid2vid=frames) == []
     for part in ("A", "B"):

@@ -134,7 +134,7 @@ def test_missing_files_of_points(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"frame-002\.npy has the shape \[8, 8\]"):
         list(prepared(**folder, frames={"first": 4}).training.epoch(0))
     path.unlink()
-    with pytest.raises(DataError, match=r"there are no points .*frame-002\.npy"):
+    with pytest.raises(DataError, match=r"has no points: there is no .*frame-002\.npy"):
         prepared(**folder)
     for each in sorted((tmp_path / "train_points").rglob("*"), reverse=True):
         each.unlink() if each.is_file() else each.rmdir()

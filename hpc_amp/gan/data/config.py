@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pathlib
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from hpc_amp.config.schema import Train
 from hpc_amp.config.values import NETWORK, Count, Fixed, Natural, Path, at_least, between
+from hpc_amp.data.errors import DataError
+from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.data.folders import (
-    ClassFolder,
+    ClassScan,
     PairedFiles,
+    Scan,
     UnpairedFiles,
-    left_out,
     scan_classes,
     scan_domains,
     scan_pairs,
@@ -61,11 +64,11 @@ class SyntheticDomains(SyntheticSamples):
 class SyntheticClasses:
     """The size of a synthetic set of classes."""
 
-    classes: Annotated[int, at_least(3)] = 24
+    classes: Annotated[int, between(3, 8 * 7 * 4)] = 24
     """Number of classes, including those for evaluation."""
     train: Count = 32
     """Images of each class that is trained on."""
-    test: Count = 32
+    test: Annotated[int, at_least(2)] = 32
     """Images of each class that is held out for evaluation."""
     seed: Natural = 0
     """Seed of the set. It does not depend on `train.seed`."""
@@ -104,22 +107,46 @@ class GanData:
         """`root` as an absolute path."""
         return pathlib.Path(self.root).expanduser().absolute()
 
-    def examine(self) -> str:
-        """What the data is, in words, from a look at the names of the files. `hpc-amp validate` and
-        `doctor` show it. Raises FolderError."""
-        if self.name == "synthetic":
-            return "synthetic images"
-        others = left_out(self.folder)
-        note = f" ({others} left out, whose formats are not read)" if others else ""
-        return f"{self.found()} in {self.root}{note}"
-
-    def found(self) -> str:
-        """What is below `root`, in words. Raises FolderError."""
+    def scan(self, train: Train) -> Scan[Any]:
+        """The files below `root`, which are enough for `train`. Raises DataError."""
         raise NotImplementedError
 
-    def samples(self) -> int | None:
-        """How many samples for training are below `root`, if that is known. Raises FolderError."""
-        return None
+    def examine(self, train: Train) -> str:
+        """What a training finds, in words, from a look at the names of the files. `validate` and
+        `doctor` show it. Raises DataError."""
+        return "synthetic images" if self.name == "synthetic" else self.scan(train).text
+
+    def check_keys(self, train: Train) -> None:
+        """Check the keys against each other, and the size of a synthetic set against `train`.
+        Raises KeyProblem."""
+        load = self.load_size
+        wanted = self.size if load is not None and len(load) == 2 else (min(self.size),)
+        if load is not None and any(have < need for have, need in zip(load, wanted, strict=True)):
+            raise KeyProblem(
+                "images.load_size",
+                f"{load} is smaller than image_size, {list(self.size)}",
+                "make it larger, or leave it out",
+            )
+        if self.name == "synthetic" and train.batch_size > self.drawn:
+            raise KeyProblem(
+                "batch_size",
+                f"{train.batch_size} is more than the {self.drawn} training samples of the "
+                "synthetic set",
+                "make it smaller, or train.images.synthetic.train larger",
+            )
+
+    @property
+    def drawn(self) -> int:
+        """How many samples for training a synthetic set has."""
+        return self.synthetic.train  # type: ignore[attr-defined,no-any-return]
+
+
+def check_batch(found: Scan[Any], train: Train) -> None:
+    """Raise DataError where the training files are less than a batch."""
+    if found.samples < train.batch_size:
+        raise DataError(
+            f"batch_size: {train.batch_size} is more than the {found.samples} training samples"
+        )
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -152,18 +179,11 @@ class PairedData(GanData):
             return 3 + self.instances
         return self.label_channels + self.instances
 
-    def scan(self) -> tuple[PairedFiles, PairedFiles]:
-        """The files below `root` for training and for evaluation. Raises FolderError."""
-        return scan_pairs(self.folder, self.inputs, instances=self.instances, reverse=self.reverse)
-
-    def found(self) -> str:
-        """What is below `root`, in words. Raises FolderError."""
-        train, test = self.scan()
-        return f"{len(train.images):,} pairs for training, {len(test.images):,} for evaluation"
-
-    def samples(self) -> int | None:
-        """How many pairs for training are below `root`. Raises FolderError."""
-        return len(self.scan()[0].images)
+    def scan(self, train: Train) -> Scan[PairedFiles]:
+        """The pairs below `root`, which are enough for `train`. Raises DataError."""
+        found = scan_pairs(self.folder, self.inputs, instances=self.instances, reverse=self.reverse)
+        check_batch(found, train)
+        return found
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -176,22 +196,11 @@ class UnpairedData(GanData):
     synthetic: Annotated[SyntheticDomains, SAMPLES] = field(default_factory=SyntheticDomains)
     """Size of the synthetic set, where it is used."""
 
-    def scan(self) -> tuple[UnpairedFiles, UnpairedFiles]:
-        """The files below `root` for training and for evaluation. Raises FolderError."""
-        return scan_domains(self.folder, self.domains)
-
-    def found(self) -> str:
-        """What is below `root`, in words. Raises FolderError."""
-        train, test = self.scan()
-        return (
-            f"{len(train.a):,} and {len(train.b):,} images for training, {len(test.a):,} and "
-            f"{len(test.b):,} for evaluation"
-        )
-
-    def samples(self) -> int | None:
-        """How many training images the larger domain has. Raises FolderError."""
-        files, _ = self.scan()
-        return max(len(files.a), len(files.b))
+    def scan(self, train: Train) -> Scan[UnpairedFiles]:
+        """The images below `root`, which are enough for `train`. Raises DataError."""
+        found = scan_domains(self.folder, self.domains)
+        check_batch(found, train)
+        return found
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -209,23 +218,35 @@ class ClassData(GanData):
     synthetic: Annotated[SyntheticClasses, SAMPLES] = field(default_factory=SyntheticClasses)
     """Size of the synthetic set, where it is used."""
 
-    def scan(self) -> ClassFolder:
-        """The files below `root`. Raises FolderError."""
-        return scan_classes(
+    def scan(self, train: Train) -> ClassScan:
+        """The images below `root`, which are enough for `train`. Raises DataError."""
+        unseen_file = None if self.unseen_file is None else pathlib.Path(self.unseen_file)
+        found = scan_classes(
             self.folder,
             references=self.references,
             unseen=self.unseen,
-            unseen_file=None if self.unseen_file is None else pathlib.Path(self.unseen_file),
+            unseen_file=unseen_file,
         )
+        check_batch(found, train)
+        return found
 
-    def found(self) -> str:
-        """What is below `root`, in words. Raises FolderError."""
-        found = self.scan()
-        return (
-            f"{len(found.train.paths):,} images of {len(found.classes):,} classes for training, "
-            f"{len(found.held_out.paths):,} of {len(found.unseen):,} held out for evaluation"
-        )
+    @property
+    def drawn(self) -> int:
+        """How many samples for training a synthetic set has."""
+        return (self.synthetic.classes - self.unseen) * self.synthetic.train
 
-    def samples(self) -> int | None:
-        """How many images for training are below `root`. Raises FolderError."""
-        return len(self.scan().train.paths)
+    def check_keys(self, train: Train) -> None:
+        """Also whether a synthetic set has enough classes and images. Raises KeyProblem."""
+        config = self.synthetic
+        if self.name == "synthetic":
+            if config.classes - self.unseen < 2:
+                raise KeyProblem(
+                    "images.unseen",
+                    f"of {config.classes} synthetic classes, {self.unseen} held out leave less "
+                    "than two for training",
+                )
+            if self.references > min(config.train, config.test):
+                raise KeyProblem(
+                    "images.references", f"{self.references} is more than the images of a class"
+                )
+        GanData.check_keys(self, train)

@@ -5,25 +5,42 @@ Standard library only: the machine that submits looks, too.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import re
+import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
-SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+from hpc_amp.data.errors import DataError
+from hpc_amp.data.names import SUFFIXES, folders_in, names_in, readable, suffix_of
+
 _NOT_READ = {".avi", ".avif", ".gif", ".heic", ".heif", ".jp2", ".jxl", ".mkv", ".mov", ".mp4"}
 """Endings of pictures and videos that are left out."""
-_CITYSCAPES = re.compile(r"_(leftImg8bit|gt(Fine|Coarse)_(labelIds|labelTrainIds|instanceIds))$")
+CITYSCAPES = re.compile(r"_(leftImg8bit|gt(Fine|Coarse)_(labelIds|labelTrainIds|instanceIds))$")
 """Endings of names by which partners in Cityscapes differ."""
-_HELD_OUT = ("test", "val")
+HELD_OUT = ("test", "val")
 """Names of the split for evaluation."""
 
+Files = TypeVar("Files", covariant=True)
 
-class FolderError(ValueError):
-    """A folder does not have the files that are looked for. The message is for the user."""
+
+@dataclass(frozen=True, slots=True)
+class Scan(Generic[Files]):
+    """What one look at the folder of a data set finds."""
+
+    train: Files
+    """The files of the training."""
+    test: Files
+    """Those of an evaluation."""
+    samples: int
+    """How many samples a training has."""
+    text: str
+    """What there is, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +73,123 @@ class ClassFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassFolder:
-    """Images in classes. Classes that are held out have the last numbers."""
+class ClassScan(Scan[ClassFiles]):
+    """Images in classes. Those of `test` are of the classes that are held out, which have the last
+    numbers."""
 
-    classes: tuple[str, ...]
-    unseen: tuple[str, ...]
-    train: ClassFiles
     content: ClassFiles
     """Content images of an evaluation: of the classes that are trained on."""
-    held_out: ClassFiles
-    """The images of the classes that are held out."""
+    classes: tuple[str, ...]
+    unseen: tuple[str, ...]
+
+
+# ---- names ---------------------------------------------------------------------------------------
+
+
+class DataFolder:
+    """The names of the files of a data set. Each folder is read once, however often it is asked
+    for. Places are below the root."""
+
+    def __init__(self, root: Path) -> None:
+        """Raises DataError if there is no such folder."""
+        self.root = root
+        self._names: dict[str, list[str]] = {}
+        if not self.has(""):
+            raise DataError(f"there is no folder {root}: name the folder of the data in root")
+
+    def has(self, place: str) -> bool:
+        """Whether there is a folder. Raises DataError where that cannot be seen."""
+        with readable(self.root), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return stat.S_ISDIR(os.stat(self.root / place).st_mode)
+        return False
+
+    def first(self, places: Sequence[str]) -> str | None:
+        """The first one of these folders that there is."""
+        return next(filter(self.has, places), None)
+
+    def path(self, place: str, name: str) -> str:
+        """The path of a file."""
+        return os.path.join(self.root, place, name)
+
+    def names(self, place: str) -> list[str]:
+        """Those of `names_in`. Raises DataError, also if there is no such folder."""
+        if not self.has(place):
+            raise DataError(f"there is no folder {self.root / place}")
+        if place not in self._names:
+            self._names[place] = names_in(self.root / place)
+        return self._names[place]
+
+    def image_names(self, place: str, ending: str = "") -> list[str]:
+        """The names of the images that have this ending before the suffix. Raises DataError if
+        there is none."""
+        found = []
+        for name in self.names(place):
+            stem, suffix = os.path.splitext(name)
+            if suffix.lower() in SUFFIXES and stem.endswith(ending):
+                found.append(name)
+        if not found:
+            others = _left_out(self.names(place))
+            more = f" of a known format: it has {others}; convert them, such as to .png"
+            raise DataError(f"no images in {self.root / place}" + (more if others else ""))
+        return found
+
+    def images(self, place: str) -> list[str]:
+        """The paths of the images in a folder. Raises DataError if there is none."""
+        return [self.path(place, name) for name in self.image_names(place)]
+
+    def by_name(self, place: str, ending: str = "") -> dict[str, str]:
+        """The paths of the images in a folder by what partners have in common: the name without the
+        suffix. Raises DataError where two files have one name."""
+        files: dict[str, str] = {}
+        for file in self.image_names(place, ending):
+            name, path = CITYSCAPES.sub("", os.path.splitext(file)[0]), self.path(place, file)
+            if name in files:
+                raise DataError(
+                    f"{files[name]} and {path} have one name: their partner is not known"
+                )
+            files[name] = path
+        return files
+
+    def partners(
+        self, images: dict[str, str], place: str, other: str, ending: str = ""
+    ) -> list[str]:
+        """The images in the folder `other` that are partners of all `images` of the folder `place`.
+        Raises DataError where a file of one of them has none."""
+        found = self.by_name(other, ending)
+        here, there = self.root / place, self.root / other
+        for have, lack, folder, missing in (
+            (images, found, here, there),
+            (found, images, there, here),
+        ):
+            alone = [path for name, path in have.items() if name not in lack]
+            if alone:
+                raise DataError(
+                    f"{len(alone)} of {len(have)} files in {folder} have no partner in {missing}: "
+                    f"the first is {os.path.relpath(alone[0], folder)}"
+                )
+        return [found[name] for name in images]
+
+    def instances(
+        self, images: dict[str, str], place: str, other: str, ending: str = ""
+    ) -> list[str]:
+        """The maps of instances in the folder `other`, as `partners`."""
+        if not self.has(other):
+            raise DataError(
+                f"no maps of instances in {self.root / other}: set instances=false to do without"
+            )
+        return self.partners(images, place, other, ending)
+
+    def text(self, found: str) -> str:
+        """What was `found`, with the root and what was left out of the folders that were read."""
+        others = _left_out(itertools.chain(*self._names.values()))
+        note = f" ({others} left out, whose formats are not read)" if others else ""
+        return f"{found} in {self.root}{note}"
+
+
+def _left_out(names: Iterable[str]) -> str:
+    """The pictures and videos of other formats among files, in words. Empty if there are none."""
+    counts = Counter(each for each in map(suffix_of, names) if each in _NOT_READ)
+    return ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items()))
 
 
 # ---- pairs ---------------------------------------------------------------------------------------
@@ -85,35 +209,37 @@ class _Layout:
 
 def scan_pairs(
     root: Path, inputs: Literal["labels", "images"], *, instances: bool, reverse: bool
-) -> tuple[PairedFiles, PairedFiles]:
+) -> Scan[PairedFiles]:
     """The pairs for training and those for evaluation. The arguments are those of `PairedData`.
-    Raises FolderError where a folder or a partner is missing."""
-    _check_root(root)
-    if inputs == "images" and not (root / "train_B").is_dir() and (root / "train").is_dir():
-        if instances:
-            raise FolderError(
-                f"{root / 'train'} has two images side by side in each file, and no maps of "
-                "instances: set instances=false"
-            )
-        halves = (0, 1) if reverse else (1, 0)
-        files = [_images(root / split) for split in ("train", _held_out(root))]
-        train, test = (PairedFiles(paths, inputs=paths, halves=halves) for paths in files)
-        return train, test
-    for training, *tests in _layouts(inputs, reverse):
-        if (root / training.images).is_dir() and (root / training.partners).is_dir():
-            held_out = next((each for each in tests if (root / each.images).is_dir()), None)
-            if held_out is None:
-                expected = " or ".join(each.images for each in tests)
-                raise FolderError(f"no images for evaluation in {root}: expected {expected}")
-            train, test = (_pairs(root, each, inputs, instances) for each in (training, held_out))
-            return train, test
-    raise FolderError(f"no pairs in {root}: expected {_EXPECTED[inputs]}")
+    Raises DataError where a folder or a partner is missing."""
+    folder = DataFolder(root)
+
+    def complete(layout: _Layout) -> bool:
+        return folder.has(layout.images) and folder.has(layout.partners)
+
+    splits = next((each for each in _layouts(inputs, reverse) if complete(each[0])), None)
+    if splits is None:
+        raise DataError(f"no pairs in {root}: expected {_EXPECTED[inputs]}")
+    training, *tests = splits
+    held_out = next(filter(complete, tests), None)
+    if held_out is None:
+        places = (dict.fromkeys((each.images, each.partners)) for each in tests)
+        expected = ", or ".join(map(" and ".join, places))
+        raise DataError(f"no pairs for evaluation in {root}: expected {expected}")
+    train, test = (
+        _pairs(folder, each, inputs, instances, reverse) for each in (training, held_out)
+    )
+    samples = len(train.images)
+    found = f"{samples:,} pairs for training, {len(test.images):,} for evaluation"
+    return Scan(train, test, samples, folder.text(found))
+
+
+_SPLITS = ("train", *HELD_OUT)
 
 
 def _flat(images: str, partners: str) -> list[_Layout]:
-    splits = ("train", *_HELD_OUT)
     return [
-        _Layout(f"{split}_{images}", f"{split}_{partners}", f"{split}_inst") for split in splits
+        _Layout(f"{split}_{images}", f"{split}_{partners}", f"{split}_inst") for split in _SPLITS
     ]
 
 
@@ -130,7 +256,8 @@ def _ade20k(split: str) -> _Layout:
 def _layouts(inputs: str, reverse: bool) -> list[list[_Layout]]:
     """The known layouts, each as its split for training and those for evaluation."""
     if inputs == "images":
-        return [_flat("A", "B") if reverse else _flat("B", "A")]
+        side_by_side = [_Layout(split, split, "") for split in _SPLITS]
+        return [_flat("A", "B") if reverse else _flat("B", "A"), side_by_side]
     return [
         _flat("img", "label"),
         [_cityscapes("train"), _cityscapes("val")],
@@ -145,76 +272,65 @@ _EXPECTED = {
 }
 
 
-def _pairs(root: Path, layout: _Layout, inputs: str, instances: bool) -> PairedFiles:
-    folder, other = root / layout.images, root / layout.partners
-    images = by_name(folder, layout.image_ending)
-    partners = by_name(other, layout.partner_ending)
-    check_partners(images, partners, folder, other)
-    paths, others = list(images.values()), [partners[name] for name in images]
-    maps = _instances(root / layout.instances, layout, images, folder) if instances else None
-    if inputs == "labels":
-        return PairedFiles(paths, labels=others, instances=maps)
-    return PairedFiles(paths, inputs=others, instances=maps)
-
-
-def _instances(folder: Path, layout: _Layout, images: dict[str, str], other: Path) -> list[str]:
-    if not folder.is_dir():
-        raise FolderError(f"no maps of instances in {folder}: set instances=false to do without")
-    found = by_name(folder, layout.instance_ending)
-    check_partners(images, found, other, folder)
-    return [found[name] for name in images]
-
-
-def check_partners(
-    images: dict[str, str], partners: dict[str, str], folder: Path, other: Path
-) -> None:
-    """Raise FolderError where a file, by its name, is in one of two folders alone."""
-    for have, lack, here, there in (
-        (images, partners, folder, other),
-        (partners, images, other, folder),
-    ):
-        alone = [path for name, path in have.items() if name not in lack]
-        if alone:
-            raise FolderError(
-                f"{len(alone)} of {len(have)} files in {here} have no partner in {there}: the "
-                f"first is {os.path.relpath(alone[0], here)}"
+def _pairs(
+    folder: DataFolder, layout: _Layout, inputs: str, instances: bool, reverse: bool
+) -> PairedFiles:
+    if layout.images == layout.partners:
+        if instances:
+            raise DataError(
+                f"{folder.root / layout.images} has two images side by side in each file, and no "
+                "maps of instances: set instances=false"
             )
+        paths = folder.images(layout.images)
+        return PairedFiles(paths, inputs=paths, halves=(0, 1) if reverse else (1, 0))
+    images = folder.by_name(layout.images, layout.image_ending)
+    partners = folder.partners(images, layout.images, layout.partners, layout.partner_ending)
+    maps = None
+    if instances:
+        maps = folder.instances(images, layout.images, layout.instances, layout.instance_ending)
+    labels, pictures = (partners, None) if inputs == "labels" else (None, partners)
+    return PairedFiles(list(images.values()), labels, maps, pictures)
 
 
 # ---- two domains ---------------------------------------------------------------------------------
 
 
-def scan_domains(root: Path, domains: Sequence[str]) -> tuple[UnpairedFiles, UnpairedFiles]:
+def scan_domains(root: Path, domains: Sequence[str]) -> Scan[UnpairedFiles]:
     """The images of both domains for training and for evaluation. `domains` are their names; none
-    stand for A and B, or the only two there are. Raises FolderError where a folder is missing or
+    stand for A and B, or the only two there are. Raises DataError where a folder is missing or
     empty."""
-    _check_root(root)
-    names = domains or _domains(root)
-    splits = []
-    for split in (("train",), _HELD_OUT):
-        folders = [_domain_folder(root, split, name) for name in names]
-        splits.append(UnpairedFiles(*map(_images, folders)))
-    return splits[0], splits[1]
+    folder = DataFolder(root)
+    names = domains or _domains(folder)
+    train, test = (
+        UnpairedFiles(*[folder.images(_domain_place(folder, splits, name)) for name in names])
+        for splits in (("train",), HELD_OUT)
+    )
+    found = (
+        f"{len(train.a):,} and {len(train.b):,} images for training, {len(test.a):,} and "
+        f"{len(test.b):,} for evaluation"
+    )
+    return Scan(train, test, max(len(train.a), len(train.b)), folder.text(found))
 
 
-def _domains(root: Path) -> list[str]:
-    if (root / "trainA").is_dir() or not (root / "train").is_dir():
+def _domains(folder: DataFolder) -> list[str]:
+    if folder.has("trainA") or not folder.has("train"):
         return ["A", "B"]
-    found = [path.name for path in _subfolders(root / "train")]
+    found = folders_in(folder.root / "train")
     if len(found) != 2:
-        raise FolderError(
-            f"{root / 'train'} has {len(found)} folders, and there are two domains: name them, "
-            f"such as domains=[{', '.join(found[:2]) or 'cat, dog'}]"
+        raise DataError(
+            f"{folder.root / 'train'} has {len(found)} folders, and there are two domains: name "
+            f"them, such as domains=[{', '.join(found[:2]) or 'cat, dog'}]"
         )
     return found
 
 
-def _domain_folder(root: Path, splits: Sequence[str], name: str) -> Path:
+def _domain_place(folder: DataFolder, splits: Sequence[str], name: str) -> str:
     places = [place for split in splits for place in (f"{split}{name}", f"{split}/{name}")]
-    for place in places:
-        if (root / place).is_dir():
-            return root / place
-    raise FolderError(f"no images of domain {name} in {root}: expected {' or '.join(places)}")
+    found = folder.first(places)
+    if found is None:
+        expected = " or ".join(places)
+        raise DataError(f"no images of domain {name} in {folder.root}: expected {expected}")
+    return found
 
 
 # ---- classes -------------------------------------------------------------------------------------
@@ -222,15 +338,15 @@ def _domain_folder(root: Path, splits: Sequence[str], name: str) -> Path:
 
 def scan_classes(
     root: Path, *, references: int, unseen: int, unseen_file: Path | None
-) -> ClassFolder:
-    """The images of the classes. The arguments are those of `ClassData`. Raises FolderError where a
+) -> ClassScan:
+    """The images of the classes. The arguments are those of `ClassData`. Raises DataError where a
     class has too few images, or too few classes are left."""
-    _check_root(root)
-    if (root / "train").is_dir():
-        train = _classes(root / "train")
-        test = next((_classes(root / each) for each in _HELD_OUT if (root / each).is_dir()), {})
+    folder = DataFolder(root)
+    if folder.has("train"):
+        split = folder.first(HELD_OUT)
+        train, test = _classes(folder, "train"), {} if split is None else _classes(folder, split)
     else:
-        train, test = _classes(root), {}
+        train, test = _classes(folder, ""), {}
     every = sorted({*train, *test})
     if unseen_file is not None:
         held_out = _names_in(unseen_file, root, every)
@@ -238,122 +354,65 @@ def scan_classes(
         held_out = [name for name in every if name not in train] or every[-unseen:]
     seen = [name for name in sorted(train) if name not in held_out]
     if len(seen) < 2:
-        raise FolderError(
+        raise DataError(
             f"{len(seen)} classes in {root} are left for training, and it needs two: hold out less "
             f"than {len(held_out)}"
         )
     styles = {name: train[name] for name in seen}
     styles |= {name: test.get(name) or train[name] for name in held_out}
     for name, paths in styles.items():
-        folder = os.path.dirname(paths[0])
+        place = os.path.dirname(paths[0])
         if len(paths) < references:
-            raise FolderError(
-                f"the class {name} has {len(paths)} images in {folder}, and "
+            raise DataError(
+                f"the class {name} has {len(paths)} images in {place}, and "
                 f"references={references} needs as many"
             )
         if name in held_out and len(paths) < 2:
-            raise FolderError(
-                f"the class {name} has one image in {folder}: a class that is held out needs two, "
+            raise DataError(
+                f"the class {name} has one image in {place}: a class that is held out needs two, "
                 "since its images are compared as a set"
             )
-    return ClassFolder(
+    training = _numbered([train[name] for name in seen])
+    evaluation = _numbered([styles[name] for name in held_out], len(seen))
+    found = (
+        f"{len(training.paths):,} images of {len(seen):,} classes for training, "
+        f"{len(evaluation.paths):,} of {len(held_out):,} held out for evaluation"
+    )
+    return ClassScan(
+        training,
+        evaluation,
+        len(training.paths),
+        folder.text(found),
+        _numbered([test.get(name) or train[name] for name in seen]),
         tuple(seen),
         tuple(held_out),
-        _numbered([train[name] for name in seen]),
-        _numbered([test.get(name) or train[name] for name in seen]),
-        _numbered([styles[name] for name in held_out], len(seen)),
     )
 
 
 def _names_in(file: Path, root: Path, classes: Sequence[str]) -> list[str]:
     try:
-        lines = file.expanduser().read_text().splitlines()
+        lines = file.expanduser().read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise FolderError(f"unseen_file: {file} cannot be read: {error}") from error
+        raise DataError(f"unseen_file: {file} cannot be read: {error}") from error
     named = sorted({line.strip() for line in lines if line.strip()})
     unknown = [name for name in named if name not in classes]
     if unknown:
-        raise FolderError(
+        raise DataError(
             f"{file} names {len(unknown)} classes that are not in {root}: the first is {unknown[0]}"
         )
     if not named:
-        raise FolderError(f"unseen_file: {file} names no class")
+        raise DataError(f"unseen_file: {file} names no class")
     return named
 
 
-def _classes(folder: Path) -> dict[str, list[str]]:
-    classes = {path.name: _images(path) for path in _subfolders(folder)}
-    if not classes:
-        raise FolderError(f"no classes in {folder}: expected a folder for each")
-    return classes
+def _classes(folder: DataFolder, split: str) -> dict[str, list[str]]:
+    """The images of each class in a split; the root has the classes itself where `split` is ''."""
+    names = folders_in(folder.root / split)
+    if not names:
+        raise DataError(f"no classes in {folder.root / split}: expected a folder for each")
+    return {name: folder.images(os.path.join(split, name)) for name in names}
 
 
 def _numbered(classes: list[list[str]], first: int = 0) -> ClassFiles:
     labels = [number for number, paths in enumerate(classes, first) for _ in paths]
     return ClassFiles([path for paths in classes for path in paths], labels)
-
-
-# ---- files ---------------------------------------------------------------------------------------
-
-
-def _check_root(root: Path) -> None:
-    if not root.is_dir():
-        raise FolderError(f"there is no folder {root}: name the folder of the data in root")
-
-
-def _held_out(root: Path) -> str:
-    for split in _HELD_OUT:
-        if (root / split).is_dir():
-            return split
-    raise FolderError(f"no images for evaluation in {root}: expected {' or '.join(_HELD_OUT)}")
-
-
-def _subfolders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
-
-
-def files_in(folder: Path) -> Iterator[str]:
-    """Yield the paths of the files in a folder and those below, in any order. What has a name that
-    begins with a dot is no data, nor is what a folder of such a name holds."""
-    for place, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if name[0] != "."]
-        for name in names:
-            if name[0] != ".":
-                yield os.path.join(place, name)
-
-
-def images_in(folder: Path) -> list[str]:
-    """Those of `files_in` that are images."""
-    return [path for path in files_in(folder) if os.path.splitext(path)[1].lower() in SUFFIXES]
-
-
-def left_out(folder: Path) -> str:
-    """The pictures and videos of other formats in a folder and those below, in words. Empty if
-    there are none."""
-    endings = (os.path.splitext(path)[1].lower() for path in files_in(folder))
-    counts = Counter(ending for ending in endings if ending in _NOT_READ)
-    return ", ".join(f"{count} {ending}" for ending, count in sorted(counts.items()))
-
-
-def _images(folder: Path, ending: str = "") -> list[str]:
-    """Those of `images_in` whose names have this ending before the suffix, in the order of their
-    names. Raises FolderError if there is no image."""
-    paths = [path for path in images_in(folder) if os.path.splitext(path)[0].endswith(ending)]
-    if not paths:
-        others = left_out(folder)
-        more = f" of a known format: it has {others}; convert them, such as to .png"
-        raise FolderError(f"no images in {folder}" + (more if others else ""))
-    return sorted(paths)
-
-
-def by_name(folder: Path, ending: str = "") -> dict[str, str]:
-    """The image files in a folder by what partners have in common: the path below `folder` without
-    the suffix. Raises FolderError where two files have one name."""
-    files: dict[str, str] = {}
-    for path in _images(folder, ending):
-        stem = os.path.splitext(os.path.relpath(path, folder))[0]
-        name = _CITYSCAPES.sub("", stem)
-        if name in files:
-            raise FolderError(f"{files[name]} and {path} have one name: their partner is not known")
-        files[name] = path
-    return files

@@ -211,11 +211,17 @@ class MapFiles(MapSource):
         self.colours = colours
 
     def open(self, number: int) -> Image.Image:
-        """A map. Raises DataError where it cannot be read, or has colours instead of numbers."""
+        """A map. Raises DataError where it cannot be read, has colours instead of numbers, or is a
+        JPEG."""
         path = self.paths[number]
         image: ImageFile
         try:
             with Image.open(path) as image:
+                if image.format == "JPEG":
+                    raise DataError(
+                        f"the map {path} is a JPEG, which changes the numbers of pixels: make it "
+                        "again as .png"
+                    )
                 if image.mode in ("L", "P"):
                     numbers = _grey_numbers(image)
                     # Not converted: that would make the colours of a palette grey.

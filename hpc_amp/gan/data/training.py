@@ -6,20 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import torch
 from torch import Tensor
 
 from hpc_amp.config.schema import Train
-from hpc_amp.data.errors import DataError
 from hpc_amp.data.readers import Readers, reader_count
 from hpc_amp.data.together import from_main
 from hpc_amp.distributed.world import World
-from hpc_amp.gan.config import batch_problem
 from hpc_amp.gan.data.batches import ClassBatch, PairedBatch, UnpairedBatch
 from hpc_amp.gan.data.config import ClassData, GanData, PairedData, UnpairedData
-from hpc_amp.gan.data.folders import ClassFiles, FolderError, PairedFiles
+from hpc_amp.gan.data.folders import ClassFiles, PairedFiles
 from hpc_amp.gan.data.reading import DrawnImages, DrawnMaps, ImageFiles, MapFiles
 from hpc_amp.gan.data.sets import (
     Batch,
@@ -33,7 +31,6 @@ from hpc_amp.gan.data.sets import (
 )
 from hpc_amp.gan.data.streams import GanTraining, Place, evaluate_set
 from hpc_amp.gan.data.synthetic import (
-    CLASSES,
     COLOURS,
     DrawnClasses,
     DrawnDomains,
@@ -46,12 +43,10 @@ from hpc_amp.gan.video.config import ReferenceData, VideoData
 from hpc_amp.gan.video.flows import FlowSource, estimated_flows, read_flow
 from hpc_amp.gan.video.folders import VideoFiles
 from hpc_amp.gan.video.points import PointSource, read_points
-from hpc_amp.gan.video.poses import Figure, PoseSource, read_poses
+from hpc_amp.gan.video.poses import PoseSource, read_poses
 from hpc_amp.gan.video.references import ReferenceSet, Truth
 from hpc_amp.gan.video.sets import VideoSet
 from hpc_amp.gan.video.synthetic import DrawnIdentities, DrawnVideos, VideoFrame
-
-T = TypeVar("T")
 
 PROBED = 4
 """Samples of each set that are read before the training begins."""
@@ -81,8 +76,7 @@ def prepare_paired(
 ) -> Prepared[PairedBatch]:
     """The pairs that `data` names. Called on every rank, with the process group up where there is
     more than one. Raises DataError on every rank."""
-    _check_load_size(data)
-    place = Place(train, world, device)
+    place = _place(data, train, world, device)
     if data.name == "synthetic":
         training, test = (PairedSet(_drawn_parts(data, split), data) for split in ("train", "test"))
         return _prepare(
@@ -94,8 +88,8 @@ def prepare_paired(
             synthetic=True,
             labels_of=partial(labels_of, labels=min(data.labels, len(COLOURS))),
         )
-    files = _scan(world, data.scan)
-    training, test = (PairedSet(_parts(each), data) for each in files)
+    found = from_main(world, lambda: data.scan(train))
+    training, test = (PairedSet(_parts(files), data) for files in (found.train, found.test))
     return _prepare(data.folder.name, training, test, _readers(data, world), place)
 
 
@@ -140,8 +134,7 @@ def prepare_videos(
     data: VideoData, train: Train, world: World, device: torch.device
 ) -> Prepared[VideoBatch]:
     """The sequences that `data` names. Called as `prepare_paired`."""
-    _check_load_size(data)
-    place = Place(train, world, device)
+    place = _place(data, train, world, device)
     if data.name == "synthetic":
         labels = min(data.labels, len(COLOURS))
         training, test = (drawn_videos(data, labels, split) for split in ("train", "test"))
@@ -154,7 +147,8 @@ def prepare_videos(
             synthetic=True,
             labels_of=partial(labels_of, labels=labels),
         )
-    training, test = (_video_files(files, data) for files in _scan(world, data.scan_sequences))
+    found = from_main(world, lambda: data.scan(train))
+    training, test = (_video_files(files, data) for files in (found.train, found.test))
     return _prepare(data.folder.name, training, test, _readers(data, world), place)
 
 
@@ -178,18 +172,17 @@ def _drawn_truth(
     def points(number: int, size: tuple[int, int]) -> Tensor:
         return frames[number].points.long()
 
-    return _flows(flow, parts, data), points if data.points == "known" else None
+    known = flow if data.flow == "known" else None
+    return _flows(known, parts, data), points if data.points == "known" else None
 
 
-def _flows(known: FlowSource, parts: PairedParts, data: VideoData) -> FlowSource | None:
-    """The flows that `data` wants; `known` are those of the data itself."""
-    if data.flow in ("known", "none"):
-        return known if data.flow == "known" else None
-    return estimated_flows(parts.images, data.flow)
+def _flows(known: FlowSource | None, parts: PairedParts, data: VideoData) -> FlowSource | None:
+    """The flows that `data` wants; `known` are those of the data itself, if it wants these."""
+    return known if data.flow in ("known", "none") else estimated_flows(parts.images, data.flow)
 
 
 def _video_files(files: VideoFiles, data: VideoData) -> VideoSet:
-    parts = _parts(files.frames)
+    parts = _parts(files)
     return VideoSet(parts, files.lengths, data, *_truth_files(files, parts, data))
 
 
@@ -197,26 +190,14 @@ def _truth_files(
     files: VideoFiles, parts: PairedParts, data: VideoData
 ) -> tuple[FlowSource | None, PointSource | None, PoseSource | None]:
     """Flows, points and poses in files, as far as `data` wants them."""
-    paths, of_points, of_poses = files.flows, files.points, files.poses
 
-    def flow(number: int) -> tuple[Tensor, Tensor]:
-        assert paths is not None
-        path = paths[number]
-        assert path is not None  # the first frame of a sequence is not asked for
-        return read_flow(path)
-
-    def points(number: int, size: tuple[int, int]) -> Tensor:
-        assert of_points is not None
-        return read_points(of_points[number], size)
-
-    def poses(number: int) -> list[Figure]:
-        assert of_poses is not None
-        return read_poses(Path(of_poses[number]))
+    def source(paths: list[str] | None, read: Callable[..., Any]) -> Callable[..., Any] | None:
+        return None if paths is None else lambda number, *size: read(paths[number], *size)
 
     return (
-        _flows(flow, parts, data),
-        None if of_points is None else points,
-        None if of_poses is None else poses,
+        _flows(source(files.flows, read_flow), parts, data),
+        source(files.points, read_points),
+        source(files.poses, lambda path: read_poses(Path(path))),
     )
 
 
@@ -224,22 +205,19 @@ def prepare_references(
     data: ReferenceData, train: Train, world: World, device: torch.device
 ) -> Prepared[VideoBatch]:
     """The sequences that `data` names, as `ReferenceBatch`. Called as `prepare_paired`."""
-    _check_load_size(data)
-    place = Place(train, world, device)
+    place = _place(data, train, world, device)
     if data.name == "synthetic":
         training, test = (drawn_identities(data, split) for split in ("train", "test"))
         return _prepare("SYNTHETIC identities", training, test, Readers(0), place, synthetic=True)
-    files, held_out = _scan(world, data.scan_sequences)
-    references = _scan(world, data.scan_references)
-    given = None if references is None else (_parts(references.frames), references.lengths)
-
-    def sequences(part: VideoFiles, own: tuple[PairedParts, Sequence[int]] | None) -> ReferenceSet:
-        parts = _parts(part.frames)
-        truth = _truth_files(part, parts, data)
-        return ReferenceSet(parts, part.lengths, data, *truth, given=own)
-
-    training, test = sequences(files, None), sequences(held_out, given)
+    found = from_main(world, lambda: data.scan(train))
+    training, test = (_reference_files(files, data) for files in (found.train, found.test))
     return _prepare(data.folder.name, training, test, _readers(data, world), place)
+
+
+def _reference_files(files: VideoFiles, data: ReferenceData) -> ReferenceSet:
+    parts, own = _parts(files), files.references
+    given = None if own is None else (_parts(own), own.lengths)
+    return ReferenceSet(parts, files.lengths, data, *_truth_files(files, parts, data), given=given)
 
 
 def drawn_identities(data: ReferenceData, split: str) -> ReferenceSet:
@@ -261,8 +239,7 @@ def prepare_unpaired(
     data: UnpairedData, train: Train, world: World, device: torch.device
 ) -> Prepared[UnpairedBatch]:
     """The two domains that `data` names. Called as `prepare_paired`."""
-    _check_load_size(data)
-    place = Place(train, world, device)
+    place = _place(data, train, world, device)
     if data.name == "synthetic":
         drawn, held_out = (
             DrawnDomains(data.size, data.synthetic, count, split)
@@ -272,8 +249,11 @@ def prepare_unpaired(
         truth = held_out.a_in_b, held_out.b_in_a
         test = UnpairedSet(*_drawn_images(held_out), data, truth)
         return _prepare("SYNTHETIC domains", training, test, Readers(0), place, synthetic=True)
-    files = _scan(world, data.scan)
-    training, test = (UnpairedSet(ImageFiles(each.a), ImageFiles(each.b), data) for each in files)
+    found = from_main(world, lambda: data.scan(train))
+    training, test = (
+        UnpairedSet(ImageFiles(files.a), ImageFiles(files.b), data)
+        for files in (found.train, found.test)
+    )
     return _prepare(data.folder.name, training, test, _readers(data, world), place)
 
 
@@ -286,36 +266,24 @@ def prepare_classes(
     data: ClassData, train: Train, world: World, device: torch.device
 ) -> Prepared[ClassBatch]:
     """The classes that `data` names. Called as `prepare_paired`."""
-    _check_load_size(data)
-    place = Place(train, world, device)
+    place = _place(data, train, world, device)
     if data.name == "synthetic":
         return _drawn_classes(data, place)
-    folder = _scan(world, data.scan)
-    content, held_out = _classes(folder.content), _classes(folder.held_out)
+    found = from_main(world, lambda: data.scan(train))
+    content, held_out = _classes(found.content), _classes(found.test)
     return _prepare(
         data.folder.name,
-        ClassTrainingSet(_classes(folder.train), data),
+        ClassTrainingSet(_classes(found.train), data),
         ClassEvaluationSet(content, held_out, data),
         _readers(data, world),
         place,
-        classes=folder.classes,
-        unseen=folder.unseen,
+        classes=found.classes,
+        unseen=found.unseen,
     )
 
 
 def _drawn_classes(data: ClassData, place: Place) -> Prepared[ClassBatch]:
     config = data.synthetic
-    if config.classes > CLASSES:
-        raise DataError(f"synthetic.classes: {config.classes} is more than {CLASSES}")
-    if config.classes - data.unseen < 2:
-        raise DataError(
-            f"unseen: of {config.classes} synthetic classes, {data.unseen} held out leave less "
-            "than two for training"
-        )
-    if data.references > min(config.train, config.test):
-        raise DataError(f"references: {data.references} is more than the images of a class")
-    if config.test < 2:
-        raise DataError("synthetic.test: a class that is held out needs two images at least")
     drawn = DrawnClasses(data.size, config, data.unseen)
     names = tuple(f"class {number}" for number in range(config.classes))
     first = drawn.training
@@ -342,23 +310,9 @@ def _classes(files: ClassFiles) -> Classes:
     return Classes(ImageFiles(files.paths), torch.tensor(files.labels))
 
 
-def _check_load_size(data: GanData) -> None:
-    load = data.load_size
-    wanted = data.size if load is not None and len(load) == 2 else (min(data.size),)
-    if load is not None and any(have < need for have, need in zip(load, wanted, strict=True)):
-        raise DataError(f"load_size: {load} is smaller than image_size, {list(data.size)}")
-
-
-def _scan(world: World, scan: Callable[[], T]) -> T:
-    """What rank 0 finds, on every rank."""
-
-    def found() -> T:
-        try:
-            return scan()
-        except FolderError as error:
-            raise DataError(str(error)) from error
-
-    return from_main(world, found)
+def _place(data: GanData, train: Train, world: World, device: torch.device) -> Place:
+    data.check_keys(train)
+    return Place(train, world, device)
 
 
 def _readers(data: GanData, world: World) -> Readers:
@@ -377,9 +331,6 @@ def _prepare(
     unseen: tuple[str, ...] = (),
     labels_of: Callable[[Tensor], Tensor] | None = None,
 ) -> Prepared[Batch]:
-    problem = batch_problem(place.train, training.samples)
-    if problem is not None:
-        raise DataError(problem)
     from_main(place.world, lambda: _probe(training, test))
     return Prepared(
         name=name,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
+from hpc_amp.config.schema import Train
 from hpc_amp.config.values import (
     NETWORK,
     Count,
@@ -17,9 +18,9 @@ from hpc_amp.config.values import (
     at_least,
 )
 from hpc_amp.errors import KeyProblem
-from hpc_amp.gan.config import CALLABLE, Halvings, SpectralName, batch_problem
-from hpc_amp.gan.data.config import SAMPLES, PairedData, SyntheticSamples
-from hpc_amp.gan.data.folders import FolderError
+from hpc_amp.gan.config import CALLABLE, Halvings, SpectralName
+from hpc_amp.gan.data.config import SAMPLES, PairedData, SyntheticSamples, check_batch
+from hpc_amp.gan.data.folders import Scan
 from hpc_amp.gan.paired_config import (
     PairedEvaluation,
     PairedLosses,
@@ -27,7 +28,7 @@ from hpc_amp.gan.paired_config import (
     PatchJudges,
     perceptual_halvings,
 )
-from hpc_amp.gan.video.folders import VideoFiles, check_lengths, scan_references, scan_videos
+from hpc_amp.gan.video.folders import VideoFiles, check_lengths, scan_videos
 
 LEAST_FRAMES = 2, "each needs two"
 """How many frames any sequence needs, and why."""
@@ -124,9 +125,9 @@ class VideoData(PairedData):
     synthetic: Annotated[SyntheticVideos, SAMPLES] = field(default_factory=SyntheticVideos)
     """Size of the synthetic set, where it is used. It has `labels` labels, but at most 8."""
 
-    def scan_sequences(self) -> tuple[VideoFiles, VideoFiles]:
-        """The sequences below `root` for training and for evaluation. Raises FolderError."""
-        return scan_videos(
+    def scan(self, train: Train) -> Scan[VideoFiles]:
+        """The sequences below `root`, which are enough for `train`. Raises DataError."""
+        found = scan_videos(
             self.folder,
             self.inputs,
             instances=self.instances,
@@ -134,18 +135,13 @@ class VideoData(PairedData):
             flow=self.flow == "known",
             points=self.points == "known",
             poses=bool(self.regions),
+            references=isinstance(self, ReferenceData),
         )
-
-    def found(self) -> str:
-        """What is below `root`, in words. Raises FolderError, also where a sequence is too short
-        for any training or evaluation."""
-        train, test = self.scan_sequences()
-        for files in (train, test):
-            check_lengths(files, *LEAST_FRAMES)
-        return (
-            f"{len(train.lengths):,} sequences of {sum(train.lengths):,} frames for training, "
-            f"{len(test.lengths):,} of {sum(test.lengths):,} for evaluation"
-        )
+        check_batch(found, train)
+        of_train = train.least_frames if isinstance(train, VideoTrain) else LEAST_FRAMES
+        check_lengths(found.train, *of_train)
+        check_lengths(found.test, *LEAST_FRAMES)
+        return found
 
 
 @dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
@@ -160,12 +156,21 @@ class ReferenceData(VideoData):
     """Size of the synthetic set, where it is used. It has `labels` labels, but at most 8; their
     colours and textures are those of an identity."""
 
-    def scan_references(self) -> VideoFiles | None:
-        """The references of the test sequences below `root`, where they have a folder of their own.
-        Raises FolderError."""
-        return scan_references(
-            self.folder, self.inputs, instances=self.instances, reverse=self.reverse
-        )
+    def scan(self, train: Train) -> Scan[VideoFiles]:
+        """The sequences and references below `root`, which are enough for `train`. Raises
+        DataError."""
+        found = VideoData.scan(self, train)
+        for files in (found.train, found.test.references or found.test):
+            check_lengths(files, self.references, f"references={self.references} needs as many")
+        return found
+
+    def check_keys(self, train: Train) -> None:
+        """Also whether synthetic sequences are long enough. Raises KeyProblem."""
+        VideoData.check_keys(self, train)
+        if self.name == "synthetic" and self.references > self.synthetic.frames:
+            raise KeyProblem(
+                "images.references", f"{self.references} is more than the frames of a sequence"
+            )
 
 
 @dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
@@ -353,19 +358,6 @@ class VideoTrain(PairedTrain):
         """Also frames a second, for videos."""
         return {**(PairedTrain.generation_options(self) or {}), "fps": False}
 
-    def examine(self) -> None:
-        """Also that the training sequences are long enough. Raises FolderError."""
-        if self.images.name == "synthetic":
-            return
-        try:
-            files, _ = self.images.scan_sequences()
-        except FolderError:  # `images.examine` raises it, too
-            return
-        check_lengths(files, *self.least_frames)
-        problem = batch_problem(self, len(files.lengths))
-        if problem is not None:
-            raise FolderError(problem)
-
     def check_keys(self) -> None:
         """Also that there are enough frames, and the flow that losses need, and that networks can
         be compiled. Raises KeyProblem."""
@@ -378,6 +370,12 @@ class VideoTrain(PairedTrain):
                 f"set train.{section}.checkpointing or train.compile to false",
             )
         least, _ = self.least_frames
+        drawn = self.images.synthetic.frames
+        if self.images.name == "synthetic" and drawn < least:
+            raise KeyProblem(
+                "images.synthetic.frames",
+                f"{drawn} are less than the {least} that the temporal discriminator judges",
+            )
         if min(frames.first, frames.most) < least:
             raise KeyProblem(
                 "images.frames.first",

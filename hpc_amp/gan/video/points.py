@@ -36,8 +36,10 @@ def read_points(path: str, size: tuple[int, int]) -> Tensor:
     Raises DataError."""
     try:
         array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except OSError as error:
         raise DataError(f"the points {path} cannot be read: {error}") from error
+    except (ValueError, EOFError):  # whose messages advise to load it as a program
+        raise DataError(f"the points {path} cannot be read: they are no array of numbers") from None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
         found = f"of {array.dtype}" if isinstance(array, np.ndarray) else "several arrays"
         raise DataError(f"{path} is {found}, and points are one array of whole numbers")

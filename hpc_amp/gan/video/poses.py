@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 from PIL import Image, ImageDraw
 
 from hpc_amp.data.errors import DataError
+from hpc_amp.data.names import SUFFIXES, names_in
 from hpc_amp.data.pictures import upright_size
 from hpc_amp.errors import HpcAmpError, InputError
 from hpc_amp.files import replacing
-from hpc_amp.gan.data.folders import SUFFIXES, files_in
 
 LEAST_CONFIDENCE = 0.1
 """Of a point that is drawn."""
@@ -137,7 +137,7 @@ def draw_folder(points: Path, output: Path, like: Path) -> int:
     """Write a map for each file of points in a folder and those below, as PNG under the same name
     without OpenPose's `_keypoints`, in the size of the frame of that name in the folder `like`.
     Returns how many. Raises DataError and InputError."""
-    found = sorted(Path(path) for path in files_in(points) if path.endswith((".json", ".txt")))
+    found = [points / name for name in names_in(points) if name.endswith((".json", ".txt"))]
     if not found:
         raise InputError(f"there is no file of points in {points}", hint="they end with json, txt")
     for path in found:

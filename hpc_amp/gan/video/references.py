@@ -11,7 +11,6 @@ from random import Random
 import torch
 from torch import Tensor
 
-from hpc_amp.data.errors import DataError
 from hpc_amp.gan.data.reading import random_view, whole_view
 from hpc_amp.gan.data.sets import Members, PairedParts, PairedSet, number_labels
 from hpc_amp.gan.video.batches import VideoBatch, conditions
@@ -88,17 +87,11 @@ class ReferenceSet(VideoSet):
     ) -> None:
         super().__init__(parts, lengths, data, flows, points, poses)
         self.truth = truth
-        self.sources, counts = (self.pairs, self.lengths)
+        self.sources = self.pairs
         self.given_starts: tuple[int, ...] | None = None
         if given is not None:
-            self.sources, counts = PairedSet(given[0], data), tuple(given[1])
-            self.given_starts = (0, *itertools.accumulate(counts))
-        if min(counts) < data.references:
-            first = sum(counts[: counts.index(min(counts))])
-            raise DataError(
-                f"the sequence of {self.sources.parts.images.name(first)} has {min(counts)} images "
-                f"for references={data.references}"
-            )
+            self.sources = PairedSet(given[0], data)
+            self.given_starts = (0, *itertools.accumulate(given[1]))
 
     def read(self, members: Sequence[int], seed: int, *, training: bool) -> Members:
         """The frames and the references of one sample, all of which show the same part. Raises

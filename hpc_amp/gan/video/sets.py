@@ -13,9 +13,8 @@ from hpc_amp.data.errors import DataError
 from hpc_amp.gan.data.reading import View, random_view, whole_view
 from hpc_amp.gan.data.sets import Members, PairedParts, PairedSet, SampleSet, number_labels
 from hpc_amp.gan.video.batches import VideoBatch
-from hpc_amp.gan.video.config import LEAST_FRAMES, VideoData
+from hpc_amp.gan.video.config import VideoData
 from hpc_amp.gan.video.flows import FlowSource, show_flow
-from hpc_amp.gan.video.folders import length_problem
 from hpc_amp.gan.video.points import PointSource, show_points
 from hpc_amp.gan.video.poses import PoseSource
 from hpc_amp.gan.video.regions import squares_of_points
@@ -48,13 +47,6 @@ class VideoSet(SampleSet[VideoBatch]):
         self.poses = poses
         self.data = data
         self.starts = (0, *itertools.accumulate(lengths))
-        self.check_lengths(*LEAST_FRAMES)
-
-    def check_lengths(self, least: int, reason: str) -> None:
-        """Raise DataError, with the `reason`, where a sequence has fewer than `least` frames."""
-        problem = length_problem(self.lengths, self.pairs.parts.images.name, least, reason)
-        if problem is not None:
-            raise DataError(problem)
 
     def order(self, seed: int, epoch: int) -> Tensor:
         """The sequence of each sample, and how many frames it has: int64 [samples, 2]."""

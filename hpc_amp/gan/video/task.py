@@ -31,7 +31,6 @@ from hpc_amp.gan.video.consistency import (
 from hpc_amp.gan.video.discriminators import PartsDiscriminator, judge_parts, time_windows
 from hpc_amp.gan.video.networks import SequenceGenerator
 from hpc_amp.gan.video.regions import crop, squares
-from hpc_amp.gan.video.sets import VideoSet
 from hpc_amp.tasks.base import Losses, Networks, Phase, TrainingData
 
 TEMPORAL, REGION = f"temporal_{DISCRIMINATOR}", f"region_{DISCRIMINATOR}"
@@ -89,9 +88,6 @@ class VideoGan(ComparedGan):
     def prepare_data(self) -> TrainingData:
         """Find or draw the sequences, and read the weights of the perceptual network."""
         self.data = self.prepare_sequences()
-        sequences = self.data.training.set
-        assert isinstance(sequences, VideoSet)
-        sequences.check_lengths(*self.train.least_frames)
         self.prepare_measures(self.train.networks.losses)
         return self.data.training
 

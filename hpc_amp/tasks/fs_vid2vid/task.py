@@ -256,7 +256,8 @@ class FsVid2vid(VideoGan):
 
 def _folder_of_references(request: Request) -> Path:
     """The folder that has `A` and `B`."""
-    return Path(os.path.commonpath(request.style))
+    common = Path(os.path.commonpath(request.style))
+    return next((each for each in (common, *common.parents) if (each / "B").is_dir()), common)
 
 
 def _partner(image: Path, folder: Path) -> Path:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hpc_amp.data.pictures import upright_size
 from hpc_amp.gan.data.reading import whole_view
 from hpc_amp.gan.generation import Request
+from hpc_amp.gan.inputs import points_of
 from hpc_amp.gan.task import GENERATOR
 from hpc_amp.gan.video.batches import VideoBatch
 from hpc_amp.gan.video.consistency import guidance_loss
@@ -92,5 +93,5 @@ class WcVid2vid(VideoGan):
     def _read_points(self, file: Path, request: Request) -> Tensor:
         assert request.points is not None  # see `WcVid2vidConfig.generation_options`
         width, height = upright_size(str(file))
-        path = (request.points / file.relative_to(request.folder)).with_suffix(".npy")
+        path = points_of(file, request.folder, request.points)
         return show_points(read_points(str(path), (height, width)), whole_view(self.train.images))
