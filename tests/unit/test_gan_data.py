@@ -283,12 +283,20 @@ def test_style_and_content_are_of_different_classes() -> None:
 # ---- threads -------------------------------------------------------------------------------------
 
 
-def readers() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name.startswith("hpc-amp-reader")]
+@pytest.fixture
+def readers() -> Callable[[], list[threading.Thread]]:
+    """The threads that a test has started and that read; those of earlier tests may be left."""
+    before = set(threading.enumerate())
+
+    def now() -> list[threading.Thread]:
+        new = set(threading.enumerate()) - before
+        return [each for each in new if each.name.startswith("hpc-amp-reader")]
+
+    return now
 
 
 @pytest.mark.parametrize("prepare", [paired], indirect=True)
-def test_threads_end(prepare: Preparation) -> None:
+def test_threads_end(prepare: Preparation, readers: Callable[[], list[threading.Thread]]) -> None:
     data = prepare()
     steps = data.training.epoch(0)
     next(steps)
@@ -299,7 +307,9 @@ def test_threads_end(prepare: Preparation) -> None:
     assert not readers()
 
 
-def test_an_error_is_raised_at_the_step_that_needs_the_file(tmp_path: Path) -> None:
+def test_an_error_is_raised_at_the_step_that_needs_the_file(
+    tmp_path: Path, readers: Callable[[], list[threading.Thread]]
+) -> None:
     for number in range(40):
         for folder in ("trainA", "trainB", "testA", "testB"):
             write_image(tmp_path / f"{folder}/{number:02}.png", (number, 0, 0))
