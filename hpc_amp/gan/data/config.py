@@ -1,12 +1,20 @@
 """The keys of the data of conditional generators. Standard library only."""
 
-from __future__ import annotations
-
 import pathlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, ClassVar, Literal
 
-from hpc_amp.config.values import NETWORK, Count, Fixed, Natural, Path, at_least, between
+from hpc_amp.config.values import (
+    NETWORK,
+    Count,
+    Fixed,
+    Natural,
+    Path,
+    Section,
+    at_least,
+    between,
+    section,
+)
 from hpc_amp.gan.data.folders import (
     ClassFolder,
     PairedFiles,
@@ -36,8 +44,8 @@ Sides = Annotated[list[int], image_sides]
 Name = Annotated[Literal["synthetic", "folder"], SAMPLES]
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class SyntheticSamples:
+@section(kw_only=True, slots=True, frozen=True)
+class SyntheticSamples(Section):
     """The size of a synthetic set."""
 
     train: Count = 512
@@ -48,7 +56,7 @@ class SyntheticSamples:
     """Seed of the set. It does not depend on `train.seed`."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@section(kw_only=True, slots=True, frozen=True)
 class SyntheticDomains(SyntheticSamples):
     """The size of a synthetic set of two domains."""
 
@@ -57,8 +65,8 @@ class SyntheticDomains(SyntheticSamples):
     translations."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class SyntheticClasses:
+@section(kw_only=True, slots=True, frozen=True)
+class SyntheticClasses(Section):
     """The size of a synthetic set of classes."""
 
     classes: Annotated[int, at_least(3)] = 24
@@ -71,8 +79,8 @@ class SyntheticClasses:
     """Seed of the set. It does not depend on `train.seed`."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class GanData:
+@section(kw_only=True, slots=True, frozen=True)
+class GanData(Section):
     """Where images come from, and what is done with them before a network sees them."""
 
     SHORTHAND: ClassVar[str] = "name"
@@ -122,7 +130,7 @@ class GanData:
         return None
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@section(kw_only=True, slots=True, frozen=True)
 class PairedData(GanData):
     """Images, each with a label map or another image that it is made from."""
 
@@ -166,7 +174,7 @@ class PairedData(GanData):
         return len(self.scan()[0].images)
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@section(kw_only=True, slots=True, frozen=True)
 class UnpairedData(GanData):
     """Images of two domains, A and B, which are not pairs."""
 
@@ -194,7 +202,7 @@ class UnpairedData(GanData):
         return max(len(files.a), len(files.b))
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@section(kw_only=True, slots=True, frozen=True)
 class ClassData(GanData):
     """Images in classes. The style of a sample is given by some images of one class."""
 

@@ -1,9 +1,7 @@
 """The keys that the models of video share: data, networks, losses. Standard library only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, ClassVar, Literal
 
 from hpc_amp.config.values import (
@@ -15,6 +13,7 @@ from hpc_amp.config.values import (
     Word,
     above,
     at_least,
+    section,
 )
 from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.config import CALLABLE, Halvings, SpectralName, batch_problem
@@ -33,7 +32,7 @@ LEAST_FRAMES = 2, "each needs two"
 """How many frames any sequence needs, and why."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class SyntheticVideos(SyntheticSamples):
     """The size of a synthetic set of videos."""
 
@@ -50,7 +49,7 @@ class SyntheticVideos(SyntheticSamples):
     direction."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class SyntheticIdentities(SyntheticVideos):
     """The size of a synthetic set of videos of identities."""
 
@@ -59,7 +58,7 @@ class SyntheticIdentities(SyntheticVideos):
     many others, which the training never shows."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class FrameCounts(Section):
     """How many frames a sample has."""
 
@@ -103,7 +102,7 @@ def known_regions(value: list[str]) -> None:
         raise ValueError(f"{value} is not different ones of {', '.join(REGIONS)}")
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class VideoData(PairedData):
     """Sequences of frames, each frame with a label map or another image that it is made from."""
 
@@ -148,7 +147,7 @@ class VideoData(PairedData):
         )
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class ReferenceData(VideoData):
     """Sequences of frames, each with images that show what the frames are to look like."""
 
@@ -168,7 +167,7 @@ class ReferenceData(VideoData):
         )
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class VideoLosses(PairedLosses):
     """Weights of the generator's losses. A loss of weight 0 is not computed."""
 
@@ -190,7 +189,7 @@ class VideoLosses(PairedLosses):
     reference flow. The paper has no such loss."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class FlowNetwork(Section):
     """What estimates the flow from the frame before, and the mask: where a frame is not taken from
     the one before."""
@@ -212,7 +211,7 @@ class FlowNetwork(Section):
     """Pixels of flow for an output of 1: about the largest movement from frame to frame."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class TemporalJudges(Section):
     """The temporal discriminator: one for frames that follow each other, one for frames farther
     apart, and so on. It sees the reference flow between them, too, where there is one."""
@@ -227,7 +226,7 @@ class TemporalJudges(Section):
     """Convolutions of stride 2."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class NoTemporalJudges(TemporalJudges):
     """The temporal discriminator: one for frames that follow each other, one for frames farther
     apart, and so on. It sees the reference flow between them, too, where there is one."""
@@ -237,7 +236,7 @@ class NoTemporalJudges(TemporalJudges):
     discriminator."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class RegionJudges(Section):
     """The discriminators of regions, such as faces and hands: one for each of the `labels`, and one
     for each of `images.regions`. It sees the square around all pixels of its label, or around its
@@ -254,7 +253,7 @@ class RegionJudges(Section):
     """Convolutions of stride 2."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class VideoNetworks(Section):
     """The networks, and the weights of the losses."""
 
@@ -292,7 +291,7 @@ class VideoNetworks(Section):
     """Weights of the generator's losses."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class VideoEvaluation(PairedEvaluation):
     """What an evaluation measures and shows."""
 
@@ -301,7 +300,7 @@ class VideoEvaluation(PairedEvaluation):
     first one: twice as many frames more."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class VideoTrain(PairedTrain):
     """What the configurations of models of video have."""
 
