@@ -22,7 +22,7 @@ from hpc_amp.config.source import read_file
 from hpc_amp.config.tree import MappingNode, Scalar
 from hpc_amp.errors import ConfigError
 from hpc_amp.resources import Which
-from hpc_amp.schedulers import SCHEDULERS
+from hpc_amp.schedulers import SCHEDULERS, configured
 from hpc_amp.tasks.registry import config_class
 
 HERE = "local"
@@ -190,9 +190,8 @@ def _site_of_this_machine(files: dict[str, Path], hostname: str | None, which: W
         for host, pattern in itertools.product(hosts, site.hosts):
             if fnmatch.fnmatchcase(host.lower(), pattern.lower()):
                 return load_site(path)
-    for scheduler in SCHEDULERS:
-        if scheduler.is_configured(which):
-            return _generic(scheduler.name, files)
+    for scheduler in configured(which):
+        return _generic(scheduler.name, files)
     return load_site(files[HERE])
 
 
