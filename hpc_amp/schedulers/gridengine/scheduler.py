@@ -283,6 +283,12 @@ class GridEngine(QsubScheduler):
 
         return limits.check_configuration(client)
 
+    def check_site(self, job: Job, site: Site) -> Iterator[Finding]:
+        """The slots of jobs on several nodes."""
+        from hpc_amp.schedulers.gridengine import limits
+
+        return limits.check_site(site)
+
     def draft_site(self, draft: SiteDraft, clients: Clients, queue: str | None) -> None:
         """Queues, parallel environments, resources and hosts, from qconf and qhost."""
         from hpc_amp.schedulers.gridengine.draft import draft_site
