@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hpc_amp.errors import SchedulerError
 from hpc_amp.registry import Registry
-from hpc_amp.resources import Which
+from hpc_amp.resources import Which, which
 from hpc_amp.schedulers.answers import JobStatus, Submission
 from hpc_amp.schedulers.base import Scheduler
 
@@ -45,7 +44,7 @@ SCHEDULERS: Registry[Scheduler] = Registry(
 _COMMANDS = {"slurm": "sbatch", "pbs": "qsub", "cobalt": "qsub", "gridengine": "qsub"}
 
 
-def configured(which: Which = shutil.which) -> Iterator[type[Scheduler]]:
+def configured(which: Which = which) -> Iterator[type[Scheduler]]:
     """The schedulers that are configured on this machine (`Scheduler.is_configured`). `which`
     searches a program. Of this package's, only those are imported whose command is found."""
     installed = (name for name, command in _COMMANDS.items() if which(command))
