@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from hpc_amp.resources import Which
+from hpc_amp.resources import Which, which
 from hpc_amp.signals import interrupted_after
 
 SECONDS = 20.0
@@ -22,7 +21,7 @@ class Clients:
     """Runs commands and returns their output. What goes wrong is recorded in `unread`, and does not
     raise: other commands may still answer."""
 
-    def __init__(self, *, seconds: float = SECONDS, which: Which = shutil.which) -> None:
+    def __init__(self, *, seconds: float = SECONDS, which: Which = which) -> None:
         self.unread: list[str] = []
         """The commands that gave no answer, with the reason."""
         self.which = which

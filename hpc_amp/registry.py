@@ -6,6 +6,7 @@ package. A class is imported at its first use. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -46,11 +47,15 @@ class Registry(Generic[T]):
 
     def names(self) -> tuple[str, ...]:
         """All names: this package's in their order, then those of entry points, sorted."""
-        return (*self._own, *sorted(set(self._foreign()) - set(self._own)))
+        return (*self._own, *self.others())
 
     def own(self) -> tuple[str, ...]:
         """The names of this package's classes."""
         return tuple(self._own)
+
+    def others(self) -> tuple[str, ...]:
+        """The names that entry points add, sorted."""
+        return tuple(sorted(set(self._foreign()) - set(self._own)))
 
     def __contains__(self, name: str) -> bool:
         return name in self._own or name in self._foreign()
@@ -58,7 +63,7 @@ class Registry(Generic[T]):
     def __iter__(self) -> Iterator[type[T]]:
         """The classes of `names`. Entry points are searched when the others are used up."""
         yield from map(self.get, self._own)
-        yield from map(self.get, self.names()[len(self._own) :])
+        yield from map(self.get, self.others())
 
     def get(self, name: str) -> type[T]:
         """Import and return the class of a name. Raises KeyError if the name is unknown, and
@@ -126,8 +131,10 @@ def _has_entry_points(group: str) -> bool:
             if not name.endswith((".dist-info", ".egg-info")):
                 continue
             file = os.path.join(folder, name, "entry_points.txt")
-            if os.path.isfile(file) and heading in Path(file).read_bytes():
-                return True
+            # Without a buffer: there may be hundreds, of few lines each.
+            with contextlib.suppress(OSError), open(file, "rb", buffering=0) as opened:
+                if heading in opened.read():
+                    return True
     return False
 
 

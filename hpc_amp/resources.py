@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 from hpc_amp.errors import HpcAmpError
 
 Which = Callable[[str], "str | None"]
-"""A search for a program by name, such as `shutil.which`. It returns a path, or None."""
+"""A search for a program by name, such as `which`. It returns a path, or None."""
 
 _PACKAGE = Path(__file__).resolve().parent
+
+
+def which(program: str) -> str | None:
+    """The path of a program in PATH; None if it is not there. It finds what `shutil.which` finds.
+    Most commands need nothing else of `shutil`, which loads three libraries for archives."""
+    for folder in os.get_exec_path():
+        path = os.path.join(folder, program)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return None
 
 
 def resource_folder(name: str) -> Path:

@@ -65,11 +65,9 @@ def _find_in_queues() -> None:
     """Record the folders of runs whose jobs are in the queue: the state folder was lost, or is
     new."""
     from hpc_amp.errors import SchedulerError
-    from hpc_amp.schedulers import SCHEDULERS
+    from hpc_amp.schedulers import configured
 
-    for scheduler in SCHEDULERS:
-        if not scheduler.is_configured():
-            continue
+    for scheduler in configured():
         with contextlib.suppress(SchedulerError):  # it does not answer now
             for path in set(scheduler().queued().values()):
                 for folder in (path, *path.parents):

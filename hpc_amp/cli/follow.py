@@ -43,14 +43,16 @@ def wait_here(plan: Plan, submission: Submission, *, as_json: bool = False) -> N
         try:
             report_submission(submission, plan.run_dir, plan.scheduler.name, as_json=as_json)
             _follow(plan.run_dir, as_json=as_json)
-        except (KeyboardInterrupt, BrokenPipeError):
+        except (KeyboardInterrupt, BrokenPipeError) as error:
             where = "" if plan.job.train is None else " at a checkpoint"
             with contextlib.suppress(OSError):  # the terminal may be closed
                 click.echo(
                     f"\nstopping{where}; press Ctrl-C again to return without waiting for it",
                     err=as_json,
                 )
-            cancel_run(plan.run_dir)
+            closed = isinstance(error, BrokenPipeError)
+            what = "its output was closed" if closed else "it was interrupted"
+            cancel_run(plan.run_dir, reason=f"by its command: {what}")
             try:
                 _follow(plan.run_dir, as_json=as_json, from_end=True)
             except OSError:

@@ -17,7 +17,7 @@ from hpc_amp.config.values import EntryError
 from hpc_amp.errors import ConfigError
 
 T = TypeVar("T")
-_SIMPLE = re.compile(r"[\w./:=+-]+")
+_SIMPLE = r"[\w./:=+-]+"
 
 
 def build(section: type[T], table: MappingNode, prefix: str = "") -> T:
@@ -119,7 +119,7 @@ def _plain(kind: Any, node: Node, path: str) -> Any:
 def _elements(node: Node, path: str) -> list[tuple[Node, str]]:
     if not isinstance(node, Items):
         text = node.text if isinstance(node, Scalar) else ""
-        example = text if _SIMPLE.fullmatch(text) else "first, second"
+        example = text if re.fullmatch(_SIMPLE, text) else "first, second"
         _fail(path, node, f"must be a list, not {describe(node)}", f"write [{example}]")
     return [(item, f"{path}[{index}]") for index, item in enumerate(node.items)]
 

@@ -29,7 +29,7 @@ from hpc_amp.launchers import get_launcher, launchers_of
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.trackers.registry import TRACKERS
 
-_PLAIN = re.compile(r"[\w./:=+@%-]+|\.\.\.")
+_PLAIN = r"[\w./:=+@%-]+|\.\.\."
 # Programs of an image load their libraries from these folders. A bind of the host's folder hides
 # the image's, and no container runtime refuses such a bind.
 _LOADED_FROM = {
@@ -148,7 +148,7 @@ def _check_run(loaded: LoadedJob, job: Job) -> None:
     if launcher is None:
         return
     program = launcher.program or ["python", "train.py", "..."]
-    shown = [word if _PLAIN.fullmatch(word) else json.dumps(word) for word in program]
+    shown = [word if re.fullmatch(_PLAIN, word) else json.dumps(word) for word in program]
     if len(shown) > 6:
         shown = [*shown[:5], "..."]
     hint = f"write the program alone, run: [{', '.join(shown)}], which hpc-amp starts on every rank"

@@ -6,14 +6,14 @@ The string under a field is its documentation: `docs/sites.md` is generated from
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from hpc_amp.config.build import build
 from hpc_amp.config.folders import check_known, check_own_name, named_files
 from hpc_amp.config.source import read_file
-from hpc_amp.config.values import Section, environment_names, printable
+from hpc_amp.config.values import Section, environment_names, printable, section
 from hpc_amp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def variables(value: dict[str, str]) -> None:
             raise ValueError(f"the value of {name} has a control character") from None
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Fabric(Section):
     """The settings that a network between nodes needs."""
 

@@ -9,14 +9,12 @@ a `SHORTHAND` may be written as a bare value: `precision: fp16` means `precision
 An `Annotated` type carries checks and marks (see `config.values`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from hpc_amp.config.values import (
@@ -45,6 +43,7 @@ from hpc_amp.config.values import (
     rank_numbers,
     renaming,
     run_name,
+    section,
     step_range,
     value_names,
 )
@@ -58,7 +57,7 @@ TaskName = Annotated[Word, Fixed("the checkpoints are those of this task")]
 _SAMPLES = Fixed("the run has learned from these samples, in an order that follows from them")
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Resources(Section):
     """The resources that are requested from the scheduler."""
 
@@ -105,7 +104,7 @@ class Resources(Section):
     jobs. 0: each job submits the next one."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class ContainerOptions(Section):
     """The image that the job runs in."""
 
@@ -135,7 +134,7 @@ class ContainerOptions(Section):
     `hpc-amp` without."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Launch(Section):
     """How the ranks are started on the nodes."""
 
@@ -172,7 +171,7 @@ class Launch(Section):
     with an explanation. See [doctor](doctor.md)."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Restarts(Section):
     """What happens after a failure."""
 
@@ -182,7 +181,7 @@ class Restarts(Section):
     """How often a failed run is started again from its newest checkpoint."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Augment(Section):
     """Random changes of the training images. They depend on seed, epoch and sample only."""
 
@@ -195,7 +194,7 @@ class Augment(Section):
     """Side in pixels of a square that is set to zero; 0: none. Small images only."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Synthetic(Section):
     """The synthetic data set: deterministic, and learnable well above chance."""
 
@@ -211,7 +210,7 @@ class Synthetic(Section):
     """Colour channels."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Data(Section):
     """The training and test images."""
 
@@ -250,7 +249,7 @@ class Data(Section):
     """Size of the synthetic data set, if it is used."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Optimizer(Section):
     """The optimizer."""
 
@@ -281,7 +280,7 @@ class Optimizer(Section):
     """Use one kernel for the whole update. Default: if torch has this kernel."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Schedule(Section):
     """The learning rate over the run, as a function of the step."""
 
@@ -302,7 +301,7 @@ class Schedule(Section):
     """`step`: the factor at each milestone."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Precision(Section):
     """Number formats of the training and the loss scaler."""
 
@@ -332,7 +331,7 @@ class Precision(Section):
     """fp16: a fixed scale instead of a dynamic one. Overflows are still skipped."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Checkpointing(Section):
     """When checkpoints are saved and which are kept."""
 
@@ -354,7 +353,7 @@ class Checkpointing(Section):
     memory. `false` saves this memory, and the training waits."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class StartFrom(Section):
     """Weights of another run, or of a file, that a new run begins with. Its steps, optimizers,
     schedule and loss scales begin anew; to continue a run with all of them is `hpc-amp resume`."""
@@ -378,7 +377,7 @@ class StartFrom(Section):
     them. Default: they are an error."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Timing(Section):
     """Measurement of single steps: each rank writes `attempts/N/timing/rank-*.json`. `hpc-amp
     bench` and `hpc-amp scale` set it."""
@@ -393,7 +392,7 @@ class Timing(Section):
     """Measure for about this many seconds instead of `steps`, then end the training."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Profile(Section):
     """A recording of some steps with torch's profiler: `attempts/N/profile` gets a trace of each
     chosen rank and a summary of the time of a step. See [profiling](profiling.md)."""
@@ -404,7 +403,7 @@ class Profile(Section):
     """Ranks that are recorded."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Train(Section):
     """The keys that every task has. A task adds keys with a dataclass that extends this one (see
     `hpc_amp.tasks.registry`)."""
@@ -510,7 +509,7 @@ class Train(Section):
         return None
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Job(Section):
     """A job file."""
 

@@ -3,10 +3,8 @@
 The string under a field is its documentation: `docs/sites.md` is generated from it.
 """
 
-from __future__ import annotations
-
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, ClassVar, Literal
 
 from hpc_amp.config.paths import Expansion
@@ -20,6 +18,7 @@ from hpc_amp.config.values import (
     Words,
     environment_names,
     printable,
+    section,
 )
 
 
@@ -61,7 +60,7 @@ def library_folders(value: list[str]) -> None:
             raise ValueError(f"{item!r} is the image's own inside, and it is searched anyway")
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class HostMpi(Section):
     """The MPI of the host, for jobs with `launch.mpi: bind`."""
 
@@ -77,7 +76,7 @@ class HostMpi(Section):
     """Further host paths that the MPI needs, as in `bind`."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Site(Section):
     """The settings of a cluster."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import itertools
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -21,8 +20,8 @@ from hpc_amp.config.site import Site
 from hpc_amp.config.source import read_file
 from hpc_amp.config.tree import MappingNode, Scalar
 from hpc_amp.errors import ConfigError
-from hpc_amp.resources import Which
-from hpc_amp.schedulers import SCHEDULERS
+from hpc_amp.resources import Which, which
+from hpc_amp.schedulers import SCHEDULERS, configured
 from hpc_amp.tasks.registry import config_class
 
 HERE = "local"
@@ -128,7 +127,7 @@ def find_site(
     name: str = "auto",
     *,
     hostname: str | None = None,
-    which: Which = shutil.which,
+    which: Which = which,
     where: str | None = None,
 ) -> Site:
     """Find a site. `name` is the name of a site, the path of a site file (it contains `/` or ends
@@ -160,7 +159,7 @@ def load_for_site(
     overrides: Sequence[str] = (),
     *,
     hostname: str | None = None,
-    which: Which = shutil.which,
+    which: Which = which,
     code: Path | None = None,
 ) -> tuple[LoadedJob, Site]:
     """Read a job file with its overrides, find its site, and validate the job with the site's
@@ -173,7 +172,7 @@ def load_for_site(
     return source.validate(site.defaults), site
 
 
-def site_of(source: JobSource, *, hostname: str | None = None, which: Which = shutil.which) -> Site:
+def site_of(source: JobSource, *, hostname: str | None = None, which: Which = which) -> Site:
     """The site that a job file names. `hostname` and `which` are as for `find_site`. Raises
     ConfigError at the line that names it."""
     node = source.tree.get("site")
@@ -190,9 +189,8 @@ def _site_of_this_machine(files: dict[str, Path], hostname: str | None, which: W
         for host, pattern in itertools.product(hosts, site.hosts):
             if fnmatch.fnmatchcase(host.lower(), pattern.lower()):
                 return load_site(path)
-    for scheduler in SCHEDULERS:
-        if scheduler.is_configured(which):
-            return _generic(scheduler.name, files)
+    for scheduler in configured(which):
+        return _generic(scheduler.name, files)
     return load_site(files[HERE])
 
 

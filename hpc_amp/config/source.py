@@ -25,7 +25,7 @@ _FIRST_KEY = {
     "site file": "scheduler: local",
     "fabric profile": "description: ...",
 }
-_OPENED = re.compile(r"quoted scalar|simple key|flow (sequence|mapping)")
+_OPENED = r"quoted scalar|simple key|flow (sequence|mapping)"
 _ADVICE = {
     "mapping values are not allowed": "quote a text that holds ': ', and check the indentation",
     "cannot start any token": "indent with spaces, not tabs, and quote a text that starts with "
@@ -131,7 +131,7 @@ def _syntax_error(error: yaml.MarkedYAMLError, place: Callable[[int], str]) -> C
     context = error.context or ""
     # PyYAML reports an unclosed quote or bracket at the end of the file. The line where it was
     # opened is more useful.
-    mark = error.context_mark if _OPENED.search(context) else error.problem_mark
+    mark = error.context_mark if re.search(_OPENED, context) else error.problem_mark
     mark = mark or error.problem_mark
     message = f"{context}, {problem}" if context.startswith("while") else problem
     hint = next((advice for sign, advice in _ADVICE.items() if sign in problem), None)

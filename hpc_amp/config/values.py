@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from hpc_amp.config.units import parse_duration, parse_interval, parse_size, parse_step_interval
 from hpc_amp.registry import Registry, load
@@ -23,12 +23,38 @@ class Fixed(NamedTuple):
     free: tuple[str, ...] = ()
 
 
+if TYPE_CHECKING:
+    from dataclasses import dataclass as section
+else:
+
+    def section(**options: bool) -> Callable[[type], type]:
+        """`dataclass` without the methods that a class has from `Section`. A module with many
+        sections does not import `annotations` from `__future__`: each annotation would be a text,
+        to be compiled on its own when the keys are read."""
+        return dataclasses.dataclass(**options, init=False, eq=False, repr=False)
+
+
 class Section:
-    """The base of all sections of keys, which are frozen dataclasses. With the methods here, they
-    need neither `eq` nor `repr` of their own: a command makes dozens of sections, and dataclasses
-    would generate the code of both for each one anew, a third of the time."""
+    """The base of all sections of keys, which are frozen dataclasses. A command makes dozens of
+    them, and `dataclass` would generate and compile the methods here for each one anew, half of the
+    time. A section that has its own, as one by `dataclass` has, works as well."""
 
     __slots__ = ()
+
+    def __init__(self, **values: Any) -> None:
+        known: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(self)  # type: ignore[arg-type]
+        for each in known:
+            if each.name in values:
+                value = values.pop(each.name)
+            elif each.default is not dataclasses.MISSING:
+                value = each.default
+            elif each.default_factory is not dataclasses.MISSING:
+                value = each.default_factory()
+            else:
+                raise TypeError(f"{type(self).__name__} needs a value for {each.name}")
+            object.__setattr__(self, each.name, value)
+        if values:
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(values)}")
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

@@ -28,7 +28,6 @@ remove containers that were left behind.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +37,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from hpc_amp.config.paths import missing_path
 from hpc_amp.errors import HpcAmpError, UsageError
 from hpc_amp.registry import code_beside
-from hpc_amp.resources import Which
+from hpc_amp.resources import Which, which
 
 if TYPE_CHECKING:
     from hpc_amp.clients import Clients
@@ -162,7 +161,7 @@ class Container(ABC):
     def command(self, plan: Spec, inside: Sequence[str]) -> list[str]:
         """The command line with which a user can run the words `inside` in the container, on a
         node."""
-        program = next(filter(shutil.which, self.binaries), self.binaries[0])
+        program = next(filter(which, self.binaries), self.binaries[0])
         return [program, *self.options(plan), plan.job.container.image or "", *inside]
 
     # ---- this machine ----------------------------------------------------------------------------
@@ -176,7 +175,7 @@ class Container(ABC):
         gpu: bool = False,
         clean: bool = False,
         seconds: float = PATIENCE,
-        which: Which = shutil.which,
+        which: Which = which,
     ) -> list[str]:
         """The words before a command that runs in an image on this machine, in the image's root
         folder. `binds` are mounted if their sources exist. `args` are further options. `gpu`: with
@@ -205,7 +204,7 @@ class Container(ABC):
         *,
         needed: bool,
         elsewhere: str = "",
-        which: Which = shutil.which,
+        which: Which = which,
         root: Path = Path("/"),
     ) -> Findings:
         """Yield the finding `rt.found`: whether this machine has the runtime. `needed`: the job
@@ -221,7 +220,7 @@ class Container(ABC):
             yield not_found(what, needed=needed, elsewhere=elsewhere)
 
     def check_options(
-        self, options: Sequence[str], *, ranks: int, which: Which = shutil.which
+        self, options: Sequence[str], *, ranks: int, which: Which = which
     ) -> Findings:
         """Yield the findings `rt.flags` and `env.value` on `options`, which site and job add. The
         job has `ranks` ranks. Default: none."""

@@ -83,22 +83,25 @@ def _refuse_name_of_run(given: Path) -> None:
 
 
 def varied(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Arguments of which some have several values, `--lr=0.1,0.2`: the arguments with a name in
-    place of the values, `--lr={lr}`, and the overrides that give the name its values."""
+    """Arguments of which some have several values, `--lr=0.1,0.2` or `--lr 0.1,0.2`: the arguments
+    with a name in place of the values, `--lr={lr}`, and the overrides that give the name its
+    values."""
     from hpc_amp.campaigns.points import split_values
 
     words: list[str] = []
     overrides: list[str] = []
     names: set[str] = set()
-    for word in arguments:
+    for before, word in zip(("", *arguments), arguments, strict=False):
         option, equals, text = word.partition("=")
-        if option.startswith("-") and equals and len(split_values(text)) > 1:
+        if not option.startswith("-"):  # it may be the value of the word before
+            option, equals, text = before, "", word
+        if option.startswith("-") and "=" not in option and len(split_values(text)) > 1:
             name = value_name(option)
             while name in names:
                 name += "_"
             names.add(name)
             overrides.append(f"values.{name}={text}")
-            word = f"{option}={{{name}}}"
+            word = f"{option}={{{name}}}" if equals else f"{{{name}}}"
         words.append(word)
     return words, overrides
 

@@ -16,7 +16,7 @@ from hpc_amp.config.sites import host_names, load_site, site_files
 from hpc_amp.draft.machine import draft_machine
 from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.files import write_atomically
-from hpc_amp.schedulers import SCHEDULERS, get_scheduler
+from hpc_amp.schedulers import SCHEDULERS, configured, get_scheduler
 from hpc_amp.signals import uninterrupted
 
 _HEADING = """\
@@ -41,7 +41,7 @@ class DraftedSite:
 def scheduler_here(clients: Clients, wanted: str | None = None) -> tuple[str, str]:
     """The scheduler to describe, and why it is this one. `wanted` is its name, if the user gave it.
     Raises UsageError if there is none."""
-    here = [one.name for one in SCHEDULERS if one.is_configured(clients.which)]
+    here = [one.name for one in configured(clients.which)]
     if wanted is not None:
         if wanted not in SCHEDULERS:
             names = ", ".join(SCHEDULERS.names())

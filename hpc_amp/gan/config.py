@@ -1,7 +1,5 @@
 """The keys that the tasks of conditional GANs share. Standard library only."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re
@@ -19,6 +17,7 @@ from hpc_amp.config.values import (
     Word,
     at_least,
     averaging,
+    section,
 )
 from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.data.config import GanData
@@ -67,7 +66,7 @@ class Halvings:
         return times
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Adversarial(Section):
     """How generator and discriminator are trained against each other, both with Adam."""
 
@@ -92,7 +91,7 @@ class Adversarial(Section):
     pass."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class LeastSquaresAdversarial(Adversarial):
     """How generator and discriminator are trained against each other, both with Adam."""
 
@@ -112,7 +111,7 @@ def feature_network(value: str) -> None:
         raise ValueError(f"{value!r} is neither {INCEPTION} nor package.module:callable")
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class FeatureDistance(Section):
     """FID and KID: distances of the generated images from real ones in the features of a trained
     network. Measured if `weights` or `network` is set. Needs the extra `metrics`."""
@@ -143,7 +142,7 @@ class FeatureDistance(Section):
         return _examine(self.weights, self.network) if self.wanted else None
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class PerceptualDistance(Section):
     """LPIPS (Zhang et al., 2018), a distance of two images as people see it. Measured if `weights`
     is set. Needs the extra `metrics`."""
@@ -170,7 +169,7 @@ def _examine(weights: str | None, network: str) -> str:
     return found
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class SetEvaluation(Section):
     """What an evaluation measures."""
 
@@ -179,7 +178,7 @@ class SetEvaluation(Section):
     network. Measured if `weights` or `network` is set. Needs the extra `metrics`."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Evaluation(SetEvaluation):
     """What an evaluation measures and shows."""
 
@@ -188,7 +187,7 @@ class Evaluation(SetEvaluation):
     first evaluation batch. 0: none."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class GanTrain(Train):
     """What the configurations of all conditional GANs have."""
 

@@ -1,17 +1,15 @@
 """The keys that models of pairs share. Standard library only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
-from hpc_amp.config.values import NETWORK, Count, NonNegative, Path, Section
+from hpc_amp.config.values import NETWORK, Count, NonNegative, Path, Section, section
 from hpc_amp.gan.config import VGG_HALVINGS, Evaluation, GanTrain, Halvings, PerceptualDistance
 from hpc_amp.gan.data.config import PairedData
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class PairedLosses(Section):
     """Weights of the generator's losses. A loss of weight 0 is not computed."""
 
@@ -26,7 +24,7 @@ class PairedLosses(Section):
     network with fixed random weights, which says less about what people see."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class PatchJudges(Section):
     """The discriminator: one for patches of the image, one for patches of half the image, and so
     on."""
@@ -46,7 +44,7 @@ class PatchJudges(Section):
         return Halvings(f"{key}.layers", times, least=3, fewer="fewer layers or scales")
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class PairedEvaluation(Evaluation):
     """What an evaluation measures and shows."""
 
@@ -55,7 +53,7 @@ class PairedEvaluation(Evaluation):
     is set. Needs the extra `metrics`."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class PairedTrain(GanTrain):
     """What the configurations of models of pairs have."""
 

@@ -1,13 +1,20 @@
 """The keys that the translations between two domains, UNIT and MUNIT, share. Standard library
 only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
-from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, Path, Positive, Section
+from hpc_amp.config.values import (
+    NETWORK,
+    Count,
+    Natural,
+    NonNegative,
+    Path,
+    Positive,
+    Section,
+    section,
+)
 from hpc_amp.gan.config import (
     VGG_HALVINGS,
     GanTrain,
@@ -18,7 +25,7 @@ from hpc_amp.gan.config import (
 from hpc_amp.gan.data.config import UnpairedData
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class UnpairedAdversarial(LeastSquaresAdversarial):
     """How generator and discriminator are trained against each other, both with Adam."""
 
@@ -28,7 +35,7 @@ class UnpairedAdversarial(LeastSquaresAdversarial):
     """Peak learning rate of the discriminator."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Translation(Section):
     """The networks of a translation between two domains, and the weights of its losses. Each loss
     is a sum over both domains."""
@@ -72,7 +79,7 @@ class Translation(Section):
             yield Halvings(f"{key}.perceptual_weights", VGG_HALVINGS)
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class UnpairedTrain(GanTrain):
     """What the configurations of models of two domains have."""
 

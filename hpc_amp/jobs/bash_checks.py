@@ -15,6 +15,8 @@ from hpc_amp.schedulers import Scheduler
 # The functions that hpc_amp/host calls and that have no default there.
 _OF_SCHEDULERS = ("scheduler_begins", "job_state", "read_allocation")
 _OF_CONTAINERS = ("enter_container",)
+_FUNCTION = r"\bfunction\s+(\w+)|\b(\w+)\s*\(\)"
+"""A definition of a function in one of bash's two forms."""
 
 
 def check_host_code(scheduler: Scheduler, container: Container) -> None:
@@ -26,8 +28,9 @@ def check_host_code(scheduler: Scheduler, container: Container) -> None:
         (f"scheduler {scheduler.name}", scheduler.host_code(), of_scheduler),
         (f"container runtime {container.name}", container.host_code(), _OF_CONTAINERS),
     ):
+        defined = {plain or named for named, plain in re.findall(_FUNCTION, text)}
         for function in functions:
-            if not re.search(rf"\b{function}\s*\(\)|\bfunction\s+{function}\b", text):
+            if function not in defined:
                 raise UsageError(
                     f"the host code of the {thing} does not define the function {function}",
                     hint="return it from `host_code`, or write `host.sh` beside the module",

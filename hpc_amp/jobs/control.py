@@ -26,9 +26,10 @@ def cancel(
     run_dir: Path,
     on_wait: Callable[[], object] = lambda: None,
     on_orphan: Callable[[Orphan], object] = lambda orphan: None,
+    reason: str = "by hpc-amp cancel",
 ) -> RunStatus:
     """Cancel a run that is pending or running. It does not start again by itself. Returns the
-    run's status before the cancellation.
+    run's status before the cancellation. `reason` is recorded, and shown by `status`.
 
     A run that has ended is not changed, except that jobs of it that can never start are deleted
     from the queue. A run that was cancelled before is cancelled again if its job still exists,
@@ -53,7 +54,7 @@ def cancel(
     if status.state not in _UNDER_WAY:
         return _cancel_leftovers(run_dir, scheduler, status, status.job_id, on_orphan)
     # Recorded first: the script reads it after its ranks have saved, and does not continue.
-    record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
+    record_event(run_dir, "cancelled", reason=reason)
     _drop_links(scheduler, run_dir, status.job_id)
     if status.orphan is not None:
         ask_to_stop(run_dir)

@@ -26,7 +26,7 @@ from hpc_amp.launchers import Launcher, get_launcher, launchers_of
 from hpc_amp.schedulers import Scheduler, get_scheduler
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Plan(Spec):
     """A run with everything that its launch script depends on."""
 

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -78,6 +77,8 @@ def create(plan: Plan, script: str, config_text: str) -> None:
 
 def discard(run_dir: Path) -> None:
     """Remove a run that was not submitted, and the folder above it if that is then empty."""
+    import shutil  # only after a failure
+
     shutil.rmtree(run_dir, ignore_errors=True)
     write_latest(run_dir.parent)
     with contextlib.suppress(OSError):
@@ -87,6 +88,8 @@ def discard(run_dir: Path) -> None:
 def _one_line(error: OSError) -> str:
     """The text of an error. `shutil.copytree` collects its errors in one, as tuples of source,
     destination and reason; of these, the first reason."""
+    import shutil  # only after a failure
+
     first = error.args[0] if isinstance(error, shutil.Error) else None
     return str(first[0][2]) if isinstance(first, list) else str(error)
 

@@ -22,7 +22,7 @@ SYSTEM_FOLDERS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Spec(ABC):
     """A job on a site. All paths are absolute and contain no symbolic links."""
 

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hpc_amp.errors import SchedulerError
 from hpc_amp.registry import Registry
+from hpc_amp.resources import Which, which
 from hpc_amp.schedulers.answers import JobStatus, Submission
 from hpc_amp.schedulers.base import Scheduler
 
 if TYPE_CHECKING:
     from hpc_amp.schedulers.grammar import Grammar
 
-__all__ = ["SCHEDULERS", "JobStatus", "Scheduler", "Submission", "get_scheduler", "grammars"]
+__all__ = [
+    "SCHEDULERS",
+    "JobStatus",
+    "Scheduler",
+    "Submission",
+    "configured",
+    "get_scheduler",
+    "grammars",
+]
 
 SCHEDULERS: Registry[Scheduler] = Registry(
     "hpc_amp.schedulers",
@@ -27,6 +37,20 @@ SCHEDULERS: Registry[Scheduler] = Registry(
     },
     attributes=("name", "title", "grace"),
 )
+
+
+# The programs that submit jobs (`Scheduler.command`), so that schedulers need not be imported to
+# know that they are not here.
+_COMMANDS = {"slurm": "sbatch", "pbs": "qsub", "cobalt": "qsub", "gridengine": "qsub"}
+
+
+def configured(which: Which = which) -> Iterator[type[Scheduler]]:
+    """The schedulers that are configured on this machine (`Scheduler.is_configured`). `which`
+    searches a program. Of this package's, only those are imported whose command is found."""
+    installed = (name for name, command in _COMMANDS.items() if which(command))
+    yield from (one for one in map(SCHEDULERS.get, installed) if one.is_configured(which))
+    others = SCHEDULERS.others()  # a search that is not needed if one of the above is wanted
+    yield from (one for one in map(SCHEDULERS.get, others) if one.is_configured(which))
 
 
 def get_scheduler(name: str) -> Scheduler:

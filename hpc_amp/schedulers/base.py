@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import shutil
 import subprocess
 import time
 from abc import ABC, abstractmethod
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, ParamSpec, TypeVar
 
 from hpc_amp.errors import ConfigError, SchedulerError, UnclearError, UsageError
 from hpc_amp.registry import code_beside
-from hpc_amp.resources import Which
+from hpc_amp.resources import Which, which
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ class Scheduler(ABC):
         return "#" if self.grammar is None else self.grammar.marker
 
     @classmethod
-    def is_configured(cls, which: Which = shutil.which) -> bool:
+    def is_configured(cls, which: Which = which) -> bool:
         """Whether this machine belongs to a cluster with this scheduler: its programs are found by
         `which`, and they are configured for a server."""
         return False

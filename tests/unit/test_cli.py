@@ -947,6 +947,14 @@ def test_a_run_that_was_started_with_run_ends_with_it(
 
     assert process.returncode == 1
     assert "test: cancelled" in out.splitlines()
+    assert cancellations(here) == ["by its command: it was interrupted"]
+
+
+def cancellations(here: StubHost) -> list[str]:
+    """The reasons for which the run `test` was cancelled."""
+    (path,) = (here.work / "runs" / "test").glob("2*/state.jsonl")
+    events = map(json.loads, path.read_text().splitlines())
+    return [event["reason"] for event in events if event["state"] == "cancelled"]
 
 
 def test_a_run_ends_also_where_its_output_is_closed(here: StubHost) -> None:
@@ -962,6 +970,7 @@ def test_a_run_ends_also_where_its_output_is_closed(here: StubHost) -> None:
     assert process.wait(timeout=300) != 0
 
     assert until_state(here, "test", "cancelled")
+    assert cancellations(here) == ["by its command: its output was closed"]
 
 
 def test_a_run_goes_on_where_its_output_is_on_a_full_disk(here: StubHost) -> None:

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from hpc_amp.config.keys import keys_of
 from hpc_amp.config.load import load_job, read_job
 from hpc_amp.config.schema import Augment, Data, Job, to_plain
 from hpc_amp.config.source import parse
+from hpc_amp.config.values import Section
 from hpc_amp.errors import ConfigError
 from hpc_amp.tasks.classification.config import ClassificationConfig, Model
-from hpc_amp.tasks.registry import job_from_plain
+from hpc_amp.tasks.registry import TASKS, config_class, job_from_plain
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +56,25 @@ def test_sections_are_equal_if_all_their_keys_are():
         Augment().crop = 2
     with pytest.raises(TypeError, match="unhashable"):
         hash(Augment())
+
+
+def test_a_section_is_made_with_its_keys_only():
+    assert Augment(crop=2, flip=False).crop == 2
+    assert Data().augment is not Data().augment
+    with pytest.raises(TypeError, match="Augment has no field krop"):
+        Augment(krop=2)
+    with pytest.raises(TypeError, match="Job needs a value for name"):
+        Job()
+
+
+@pytest.mark.parametrize("task", TASKS.own())
+def test_sections_have_no_methods_of_dataclasses(task):
+    """A section that inherited a generated `__init__` would have the fields of its base only."""
+    sections = [config_class(task)]
+    for section in sections:
+        assert section.__init__ is Section.__init__, section
+        assert section.__eq__ is Section.__eq__, section
+        sections += [key.type for key in keys_of(section).values() if key.is_section]
 
 
 def test_the_file_is_kept_as_given():

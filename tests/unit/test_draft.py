@@ -489,6 +489,12 @@ def test_arguments_with_odd_names_vary() -> None:
     assert overrides == ["values._2d=1,2", "values._=1,2", "values.a_b=1,2", "values.a_b_=3,4"]
 
 
+def test_the_values_of_an_argument_may_be_a_word_of_their_own() -> None:
+    words, overrides = varied(["--lr", "0.1,0.2", "-b", "-1,1", "--wd=0", "a,b", "c,d", "--x", "1"])
+    assert words == ["--lr", "{lr}", "-b", "-1,1", "--wd=0", "a,b", "c,d", "--x", "1"]
+    assert overrides == ["values.lr=0.1,0.2"]
+
+
 def test_variables_of_a_shell_are_not_values() -> None:
     text = 'name: a\nrun: [sh, -c, "echo ${lr} {lr}"]\nvalues: {lr: 1}\n'
     assert read_job(JobText(Path("x"), text)).validate().job.run == ["sh", "-c", "echo ${lr} 1"]

@@ -611,6 +611,35 @@ def test_an_array(says: Callable[..., Callable[[], list[str]]]) -> None:
     assert arrays.largest() == 75
 
 
+@pytest.mark.parametrize(
+    ("options", "rule", "told"),
+    [
+        ({}, "16", "mpi gives 16 slots of a node, and the site has no options.slots_per_node"),
+        ({"slots_per_node": "16"}, "16", None),
+        ({}, "$pe_slots", None),
+    ],
+)
+def test_a_site_without_the_slots_of_its_nodes(
+    says: Callable[..., Callable[[], list[str]]],
+    host: StubHost,
+    options: dict[str, str],
+    rule: str,
+    told: str | None,
+) -> None:
+    """`doctor site=NAME`: a job of two nodes with other slots would be refused."""
+    calls = says("qconf", f"pe_name            mpi\nallocation_rule    {rule}\n")
+    job = plan(host, {"options": options}).job
+    site = load_site(host.folder / "ge-test.yaml")
+
+    found = list(GridEngine().check_site(job, site))
+
+    assert [(one.severity, one.what) for one in found] == ([("warning", told)] if told else [])
+    assert [one.fix for one in found] == (
+        ["set options.slots_per_node to 16 in the site file"] if told else []
+    )
+    assert calls() == ([] if options else ["-sp mpi"])
+
+
 def test_no_last_words(says: Callable[..., Callable[[], list[str]]], tmp_path: Path) -> None:
     says("qacct", "", "error: job id 424242 not found\n", 1)
 

@@ -11,7 +11,7 @@ import pytest
 from support.container import sif
 from support.environment import REPOSITORY
 
-from hpc_amp import resources
+from hpc_amp import resources, schedulers
 from hpc_amp.config import folders
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.fabric import find_fabric
@@ -239,6 +239,22 @@ class TestAuto:
         monkeypatch.setenv("SLURM_CONF", "/etc/x.conf")
         assert find_site(hostname="a", which="/usr/bin/{}".format).name == "slurm"
         assert find_site(hostname="a", which=nothing).name == "local"
+
+    def test_imports_only_schedulers_whose_command_is_here(self, monkeypatch):
+        asked = set()
+        get = SCHEDULERS.get
+        monkeypatch.setattr(SCHEDULERS, "get", lambda name: asked.add(name) or get(name))
+        monkeypatch.setenv("SLURM_CONF", "/etc/x.conf")
+        assert find_site(hostname="a", which=only("sbatch")).name == "slurm"
+        assert asked == {"slurm"}
+        monkeypatch.delenv("SLURM_CONF")
+        asked.clear()
+        assert find_site(hostname="a", which=nothing).name == "local"
+        assert asked == {"local"}
+
+    def test_knows_the_commands_of_all_schedulers(self):
+        commands = {one.name: one.command for one in map(SCHEDULERS.get, SCHEDULERS.own())}
+        assert commands == schedulers._COMMANDS | {"local": ""}
 
     def test_prefers_a_known_site_to_a_scheduler(self, monkeypatch):
         monkeypatch.setenv("SLURM_CONF", "/etc/x.conf")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,7 +21,7 @@ from hpc_amp.containers.base import PATIENCE, Container, Wrapper
 from hpc_amp.containers.image import URI, Image
 from hpc_amp.errors import UsageError
 from hpc_amp.finding import Findings
-from hpc_amp.resources import Which
+from hpc_amp.resources import Which, which
 
 if TYPE_CHECKING:
     from hpc_amp.config.site import Site
@@ -80,7 +79,7 @@ class Apptainer(Container):
     def command(self, plan: Spec, inside: Sequence[str]) -> list[str]:
         """See `Container.command`. `--no-eval` is only given if a word has special characters,
         because the oldest versions do not have it."""
-        runtime = next(filter(shutil.which, self.binaries), self.binaries[0])
+        runtime = next(filter(which, self.binaries), self.binaries[0])
         no_eval = ["--no-eval"] if any(re.search(r'[$`"\\]', word) for word in inside) else []
         image = plan.job.container.image or ""
         return [runtime, "exec", *self.options(plan), *no_eval, image, *inside]
@@ -94,7 +93,7 @@ class Apptainer(Container):
         gpu: bool = False,
         clean: bool = False,
         seconds: float = PATIENCE,
-        which: Which = shutil.which,
+        which: Which = which,
     ) -> list[str]:
         """See `Container.words_here`. Raises HpcAmpError if the program is missing or does not
         run."""
@@ -116,7 +115,7 @@ class Apptainer(Container):
         *,
         needed: bool,
         elsewhere: str = "",
-        which: Which = shutil.which,
+        which: Which = which,
         root: Path = Path("/"),
     ) -> Findings:
         """See `doctor.check_here`: also whether this machine can start containers without unpacking
@@ -126,7 +125,7 @@ class Apptainer(Container):
         )
 
     def check_options(
-        self, options: Sequence[str], *, ranks: int, which: Which = shutil.which
+        self, options: Sequence[str], *, ranks: int, which: Which = which
     ) -> Findings:
         """See `doctor.check_options`."""
         return doctor.check_options(self.binaries, options, ranks=ranks, which=which)

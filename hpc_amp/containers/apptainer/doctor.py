@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import shutil
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from hpc_amp.containers.base import not_found
 from hpc_amp.containers.storage import IN_MEMORY, file_system, in_home
 from hpc_amp.errors import HpcAmpError
 from hpc_amp.finding import Finding, Findings
-from hpc_amp.resources import Which
+from hpc_amp.resources import Which, which
 
 
 def check_here(
@@ -23,7 +22,7 @@ def check_here(
     *,
     needed: bool,
     elsewhere: str = "",
-    which: Which = shutil.which,
+    which: Which = which,
     root: Path = Path("/"),
 ) -> Findings:
     """See `Container.check_here`. Also checks whether this machine can start containers for an
@@ -131,7 +130,7 @@ _HIDES = {"--cleanenv", "-e", "--containall", "-C", "--compat"}
 
 
 def check_options(
-    binaries: Sequence[str], options: Sequence[str], *, ranks: int, which: Which = shutil.which
+    binaries: Sequence[str], options: Sequence[str], *, ranks: int, which: Which = which
 ) -> Findings:
     """Yield the findings `rt.flags` and `env.value`: options that this version does not have, and
     options that prevent the ranks from working."""

@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from hpc_amp.clients import run_in_time
 from hpc_amp.containers.base import PATIENCE
 from hpc_amp.errors import HpcAmpError, UsageError
 from hpc_amp.pseudo_terminal import copy_window_size, read_available
+from hpc_amp.resources import Which, which
 from hpc_amp.signals import handling, interrupt
 
 PREFIXES = ("APPTAINER", "SINGULARITY")
@@ -53,7 +53,7 @@ def find_runtime(
     names: Sequence[str] = ("apptainer", "singularity"),
     *,
     seconds: float = PATIENCE,
-    which: Callable[[str], str | None] = shutil.which,
+    which: Which = which,
 ) -> Runtime:
     """Find the first of the programs that is in PATH. Raises HpcAmpError if none is, or if it does
     not answer in `seconds`."""

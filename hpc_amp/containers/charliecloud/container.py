@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from hpc_amp.containers.base import PATIENCE, Container, Wrapper
 from hpc_amp.containers.image import Image, image_at, squashfs_file
 from hpc_amp.errors import HpcAmpError
 from hpc_amp.finding import Finding, Findings
-from hpc_amp.resources import Which
+from hpc_amp.resources import Which, which
 
 if TYPE_CHECKING:
     from hpc_amp.clients import Clients
@@ -80,7 +79,7 @@ class Charliecloud(Container):
         gpu: bool = False,
         clean: bool = False,
         seconds: float = PATIENCE,
-        which: Which = shutil.which,
+        which: Which = which,
     ) -> list[str]:
         """See `Container.words_here`. Variables in the image's `/ch/environment` are set.
 
@@ -127,7 +126,7 @@ class Charliecloud(Container):
         *,
         needed: bool,
         elsewhere: str = "",
-        which: Which = shutil.which,
+        which: Which = which,
         root: Path = Path("/"),
     ) -> Findings:
         """See `Container.check_here`. `ch-run --version` prints only a number, so the name is
@@ -142,7 +141,7 @@ class Charliecloud(Container):
         yield Finding("rt.found", "good", f"Charliecloud {version}, {program}")
 
     def check_options(
-        self, options: Sequence[str], *, ranks: int, which: Which = shutil.which
+        self, options: Sequence[str], *, ranks: int, which: Which = which
     ) -> Findings:
         """Warn about options that hide variables from the ranks."""
         hiding = [word for word in options if word.startswith("--unset-env=") and "*" in word]

@@ -7,7 +7,6 @@ The client runs as long as its container, forwards signals, and exits with the c
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from hpc_amp.config.bind import parse_bind
 from hpc_amp.containers.base import PATIENCE, Container, Wrapper
 from hpc_amp.errors import ConfigError, HpcAmpError, UsageError
 from hpc_amp.finding import Finding, Findings
-from hpc_amp.resources import Which
+from hpc_amp.resources import Which, which
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.spec import Spec
@@ -111,7 +110,7 @@ class Podman(Container):
 
     def command(self, plan: Spec, inside: Sequence[str]) -> list[str]:
         """See `Container.command`. The container is like that of a rank."""
-        program = next(filter(shutil.which, self.binaries), self.binaries[-1])
+        program = next(filter(which, self.binaries), self.binaries[-1])
         words = [program, "run", "--rm", *_OF_THE_NODE, "--env-host"]
         words += _gpu_options(program) if plan.gpu_inside else []
         return [*words, *self.options(plan), plan.job.container.image or "", *inside]
@@ -125,7 +124,7 @@ class Podman(Container):
         gpu: bool = False,
         clean: bool = False,
         seconds: float = PATIENCE,
-        which: Which = shutil.which,
+        which: Which = which,
     ) -> list[str]:
         """See `Container.words_here`. Raises HpcAmpError if there is no Podman, or if its storage
         does not have the image."""
@@ -151,7 +150,7 @@ class Podman(Container):
         return (errors[-1].removeprefix("Error: "), None) if errors else super().explain(output)
 
     def check_options(
-        self, options: Sequence[str], *, ranks: int, which: Which = shutil.which
+        self, options: Sequence[str], *, ranks: int, which: Which = which
     ) -> Findings:
         """Refuse options that isolate a rank from the others, and options that this version does
         not have."""

@@ -1,13 +1,21 @@
 """The keys of the data of conditional generators. Standard library only."""
 
-from __future__ import annotations
-
 import pathlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, ClassVar, Literal
 
 from hpc_amp.config.schema import Train
-from hpc_amp.config.values import NETWORK, Count, Fixed, Natural, Path, at_least, between
+from hpc_amp.config.values import (
+    NETWORK,
+    Count,
+    Fixed,
+    Natural,
+    Path,
+    Section,
+    at_least,
+    between,
+    section,
+)
 from hpc_amp.data.errors import DataError
 from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.data.folders import (
@@ -39,8 +47,8 @@ Sides = Annotated[list[int], image_sides]
 Name = Annotated[Literal["synthetic", "folder"], SAMPLES]
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class SyntheticSamples:
+@section(kw_only=True, slots=True, frozen=True)
+class SyntheticSamples(Section):
     """The size of a synthetic set."""
 
     train: Count = 512
@@ -51,7 +59,7 @@ class SyntheticSamples:
     """Seed of the set. It does not depend on `train.seed`."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@section(kw_only=True, slots=True, frozen=True)
 class SyntheticDomains(SyntheticSamples):
     """The size of a synthetic set of two domains."""
 
@@ -60,8 +68,8 @@ class SyntheticDomains(SyntheticSamples):
     translations."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class SyntheticClasses:
+@section(kw_only=True, slots=True, frozen=True)
+class SyntheticClasses(Section):
     """The size of a synthetic set of classes."""
 
     classes: Annotated[int, between(3, 8 * 7 * 4)] = 24
@@ -74,8 +82,8 @@ class SyntheticClasses:
     """Seed of the set. It does not depend on `train.seed`."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class GanData:
+@section(kw_only=True, slots=True, frozen=True)
+class GanData(Section):
     """Where images come from, and what is done with them before a network sees them."""
 
     SHORTHAND: ClassVar[str] = "name"
@@ -149,7 +157,7 @@ def check_batch(found: Scan[Any], train: Train) -> None:
         )
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@section(kw_only=True, slots=True, frozen=True)
 class PairedData(GanData):
     """Images, each with a label map or another image that it is made from."""
 
@@ -186,7 +194,7 @@ class PairedData(GanData):
         return found
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@section(kw_only=True, slots=True, frozen=True)
 class UnpairedData(GanData):
     """Images of two domains, A and B, which are not pairs."""
 
@@ -203,7 +211,7 @@ class UnpairedData(GanData):
         return found
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@section(kw_only=True, slots=True, frozen=True)
 class ClassData(GanData):
     """Images in classes. The style of a sample is given by some images of one class."""
 

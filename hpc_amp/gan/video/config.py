@@ -1,9 +1,7 @@
 """The keys that the models of video share: data, networks, losses. Standard library only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, ClassVar, Literal
 
 from hpc_amp.config.schema import Train
@@ -16,6 +14,7 @@ from hpc_amp.config.values import (
     Word,
     above,
     at_least,
+    section,
 )
 from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.config import CALLABLE, Halvings, SpectralName
@@ -34,7 +33,7 @@ LEAST_FRAMES = 2, "each needs two"
 """How many frames any sequence needs, and why."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class SyntheticVideos(SyntheticSamples):
     """The size of a synthetic set of videos."""
 
@@ -51,7 +50,7 @@ class SyntheticVideos(SyntheticSamples):
     direction."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class SyntheticIdentities(SyntheticVideos):
     """The size of a synthetic set of videos of identities."""
 
@@ -60,7 +59,7 @@ class SyntheticIdentities(SyntheticVideos):
     many others, which the training never shows."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class FrameCounts(Section):
     """How many frames a sample has."""
 
@@ -104,7 +103,7 @@ def known_regions(value: list[str]) -> None:
         raise ValueError(f"{value} is not different ones of {', '.join(REGIONS)}")
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class VideoData(PairedData):
     """Sequences of frames, each frame with a label map or another image that it is made from."""
 
@@ -144,7 +143,7 @@ class VideoData(PairedData):
         return found
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class ReferenceData(VideoData):
     """Sequences of frames, each with images that show what the frames are to look like."""
 
@@ -173,7 +172,7 @@ class ReferenceData(VideoData):
             )
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class VideoLosses(PairedLosses):
     """Weights of the generator's losses. A loss of weight 0 is not computed."""
 
@@ -195,7 +194,7 @@ class VideoLosses(PairedLosses):
     reference flow. The paper has no such loss."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class FlowNetwork(Section):
     """What estimates the flow from the frame before, and the mask: where a frame is not taken from
     the one before."""
@@ -217,7 +216,7 @@ class FlowNetwork(Section):
     """Pixels of flow for an output of 1: about the largest movement from frame to frame."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class TemporalJudges(Section):
     """The temporal discriminator: one for frames that follow each other, one for frames farther
     apart, and so on. It sees the reference flow between them, too, where there is one."""
@@ -232,7 +231,7 @@ class TemporalJudges(Section):
     """Convolutions of stride 2."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class NoTemporalJudges(TemporalJudges):
     """The temporal discriminator: one for frames that follow each other, one for frames farther
     apart, and so on. It sees the reference flow between them, too, where there is one."""
@@ -242,7 +241,7 @@ class NoTemporalJudges(TemporalJudges):
     discriminator."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class RegionJudges(Section):
     """The discriminators of regions, such as faces and hands: one for each of the `labels`, and one
     for each of `images.regions`. It sees the square around all pixels of its label, or around its
@@ -259,7 +258,7 @@ class RegionJudges(Section):
     """Convolutions of stride 2."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class VideoNetworks(Section):
     """The networks, and the weights of the losses."""
 
@@ -297,7 +296,7 @@ class VideoNetworks(Section):
     """Weights of the generator's losses."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class VideoEvaluation(PairedEvaluation):
     """What an evaluation measures and shows."""
 
@@ -306,7 +305,7 @@ class VideoEvaluation(PairedEvaluation):
     first one: twice as many frames more."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class VideoTrain(PairedTrain):
     """What the configurations of models of video have."""
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_amp.errors import ConfigError
-from hpc_amp.resources import Which
+from hpc_amp.resources import Which, which
 from hpc_amp.schedulers.answers import (
     NEVER_STARTS,
     NOT_IN_QUEUE,
@@ -94,7 +93,7 @@ class Cobalt(QsubScheduler):
     leftover_files = r"\d+\.(cobaltlog|error|output)"
 
     @classmethod
-    def is_configured(cls, which: Which = shutil.which) -> bool:
+    def is_configured(cls, which: Which = which) -> bool:
         """Whether this machine has Cobalt's commands and configuration."""
         if not (which("qsub") and any(map(which, _COMMANDS))):
             return False

@@ -10,9 +10,9 @@ from hpc_amp.config.site import Site
 from hpc_amp.config.units import parse_duration
 from hpc_amp.errors import SchedulerError
 from hpc_amp.finding import Finding
-from hpc_amp.schedulers.base import Client
+from hpc_amp.schedulers.base import Client, run_command
 from hpc_amp.schedulers.gridengine.grammar import names_of
-from hpc_amp.schedulers.gridengine.slots import environment, slots_of_node
+from hpc_amp.schedulers.gridengine.slots import environment, several_nodes, slots_of_node
 from hpc_amp.schedulers.queues import limit_seconds
 
 _NEVER = "Grid Engine would refuse the job, or never start it"
@@ -44,6 +44,25 @@ def check_configuration(client: Client) -> Iterator[Finding]:
         yield from _check_kill(client.output("qconf", "-sconf"))
     except SchedulerError:
         return
+
+
+def check_site(site: Site) -> Iterator[Finding]:
+    """Yield a finding if the parallel environment of jobs on several nodes gives a number of slots
+    that the site does not name: a job that needs another number is refused (`check_limits`). None
+    if Grid Engine does not answer."""
+    if "slots_per_node" in site.options:
+        return
+    name = several_nodes(site)
+    try:
+        answer = run_command(["qconf", "-sp", name])
+    except SchedulerError:
+        return
+    rule = fields_of(answer.stdout).get("allocation_rule", "")
+    if rule.isdigit():
+        what = f"{name} gives {rule} slots of a node, and the site has no options.slots_per_node"
+        why = f"a job of several nodes is refused, unless its ranks need {rule} cores of each node"
+        fix = f"set options.slots_per_node to {rule} in the site file"
+        yield Finding("sched", "warning", what, why, fix)
 
 
 def _check_queue(

@@ -9,7 +9,6 @@ import itertools
 import os
 import re
 import shlex
-import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hpc_amp.config.units import parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
-from hpc_amp.resources import Which
+from hpc_amp.resources import Which, which
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
 from hpc_amp.schedulers.base import (
     TERMINAL,
@@ -109,7 +108,7 @@ class GridEngine(QsubScheduler):
     )
 
     @classmethod
-    def is_configured(cls, which: Which = shutil.which) -> bool:
+    def is_configured(cls, which: Which = which) -> bool:
         """Whether qsub and qconf are installed and there is a cell with a master. PBS has a `qsub`
         too, but no `qconf`. Packages install both on machines without a cluster."""
         if not (which("qsub") and which("qconf")):
@@ -284,6 +283,12 @@ class GridEngine(QsubScheduler):
         from hpc_amp.schedulers.gridengine import limits
 
         return limits.check_configuration(client)
+
+    def check_site(self, job: Job, site: Site) -> Iterator[Finding]:
+        """The slots of jobs on several nodes."""
+        from hpc_amp.schedulers.gridengine import limits
+
+        return limits.check_site(site)
 
     def draft_site(self, draft: SiteDraft, clients: Clients, queue: str | None) -> None:
         """Queues, parallel environments, resources and hosts, from qconf and qhost."""

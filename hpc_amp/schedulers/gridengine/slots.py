@@ -17,11 +17,15 @@ def slots_of_node(job: Job, site: Site) -> int:
     return int(given) if given is not None else job.cpus_per_node
 
 
+def several_nodes(site: Site) -> str:
+    """The name of the parallel environment of jobs on several nodes."""
+    return site.options.get("parallel_environment", "mpi")
+
+
 def environment(job: Job, site: Site) -> str | None:
     """The name of the job's parallel environment; None for a job with a single slot."""
-    several = site.options.get("parallel_environment", "mpi")
     if job.resources.nodes > 1:
-        return several
+        return several_nodes(site)
     if slots_of_node(job, site) == 1:
         return None
-    return site.options.get("one_node_environment", several)
+    return site.options.get("one_node_environment", several_nodes(site))

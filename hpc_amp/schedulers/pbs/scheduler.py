@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from hpc_amp.config.units import format_duration, parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
-from hpc_amp.resources import Which
+from hpc_amp.resources import Which, which
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
 from hpc_amp.schedulers.base import (
     TERMINAL,
@@ -94,7 +93,7 @@ class Pbs(QsubScheduler):
     allocation = "PBS_JOBID"
 
     @classmethod
-    def is_configured(cls, which: Which = shutil.which) -> bool:
+    def is_configured(cls, which: Which = which) -> bool:
         """Whether qsub and qstat are installed and pbs.conf names a server.
 
         Torque, Grid Engine, Cobalt and Slurm (in a separate package) have a `qsub` too. None of

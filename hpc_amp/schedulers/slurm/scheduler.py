@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import shlex
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hpc_amp.config.units import format_duration, parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
-from hpc_amp.resources import Which
+from hpc_amp.resources import Which, which
 from hpc_amp.schedulers.answers import JobStatus, Submission
 from hpc_amp.schedulers.base import (
     TERMINAL,
@@ -85,7 +84,7 @@ class Slurm(Scheduler):
     }
 
     @classmethod
-    def is_configured(cls, which: Which = shutil.which) -> bool:
+    def is_configured(cls, which: Which = which) -> bool:
         """Whether sbatch is installed, and there is a configuration file or a controller. Packages
         install the commands on machines without a cluster too."""
         if not which("sbatch"):

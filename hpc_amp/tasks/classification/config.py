@@ -1,18 +1,16 @@
 """The keys that classification adds to `train`. Needs only the standard library."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, ClassVar, Literal
 
 from hpc_amp.config.schema import Train
-from hpc_amp.config.values import NETWORK, Count, Fraction, Section, WeightsFile, Word
+from hpc_amp.config.values import NETWORK, Count, Fraction, Section, WeightsFile, Word, section
 from hpc_amp.errors import KeyProblem
 from hpc_amp.tasks.classification.names import OWN, TORCHVISION
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Model(Section):
     """The network of a classification."""
 
@@ -37,7 +35,7 @@ class Model(Section):
     weights."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class ClassificationConfig(Train):
     """Image classification with cross entropy."""
 

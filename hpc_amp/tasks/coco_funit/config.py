@@ -1,19 +1,17 @@
 """The keys of `train` that COCO-FUNIT adds. Standard library only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from hpc_amp.config.schema import TaskName
-from hpc_amp.config.values import NETWORK, Count
+from hpc_amp.config.values import NETWORK, Count, section
 from hpc_amp.gan.config import GanTrain, Halvings
 from hpc_amp.gan.data.config import ClassData
 from hpc_amp.tasks.funit.config import FunitAdversarial, FunitNetworks
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class CocoFunitNetworks(FunitNetworks):
     """The networks, and the weights of the generator's losses."""
 
@@ -21,7 +19,7 @@ class CocoFunitNetworks(FunitNetworks):
     """Length of the universal style bias, a vector that is learned and the same for all images."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class CocoFunitConfig(GanTrain):
     """FUNIT with a style that depends on the content image."""
 

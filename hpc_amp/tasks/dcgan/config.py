@@ -1,8 +1,6 @@
 """The keys that DCGAN adds to `train`. Needs only the standard library."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, ClassVar, Literal
 
 from hpc_amp.config.schema import TaskName, Train
@@ -15,11 +13,12 @@ from hpc_amp.config.values import (
     at_least,
     averaging,
     image_side,
+    section,
 )
 from hpc_amp.gan.config import SetEvaluation
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Gan(Section):
     """The two networks, and how Adam updates them."""
 
@@ -52,7 +51,7 @@ class Gan(Section):
     """The same for the discriminator."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class DcganConfig(Train):
     """A generator of images and its discriminator."""
 

@@ -1,13 +1,11 @@
 """The keys of `train` that few-shot vid2vid adds. Standard library only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, ClassVar
 
 from hpc_amp.config.schema import TaskName
-from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, Section
+from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, Section, section
 from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.config import Halvings
 from hpc_amp.gan.paired_config import PatchJudges
@@ -21,7 +19,7 @@ from hpc_amp.gan.video.config import (
 )
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class FsVid2vidLosses(VideoLosses):
     """Weights of the generator's losses. A loss of weight 0 is not computed."""
 
@@ -35,7 +33,7 @@ class FsVid2vidLosses(VideoLosses):
     not known, as `mask`."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class ReferenceNetwork(Section):
     """What reads the references: their features, the attention that brings these to the places of a
     frame, and the code that the weights of normalisations are computed from."""
@@ -58,7 +56,7 @@ class ReferenceNetwork(Section):
         return int(self.width * 2**self.halvings)
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class ReferenceJudges(PatchJudges):
     """The discriminator: one for patches of the image, one for patches of half the image, and so
     on."""
@@ -69,7 +67,7 @@ class ReferenceJudges(PatchJudges):
     """Convolutions of stride 2; one of stride 1 follows. More of them judge larger patches."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class FsVid2vidNetworks(VideoNetworks):
     """The networks, and the weights of the losses."""
 
@@ -91,7 +89,7 @@ class FsVid2vidNetworks(VideoNetworks):
     """Weights of the generator's losses."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class FsVid2vidConfig(VideoTrain):
     """Video from sequences of label maps or other images, which looks like a few references."""
 

@@ -1,18 +1,16 @@
 """The keys of `train` that FUNIT adds. Standard library only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from hpc_amp.config.schema import TaskName
-from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, Section
+from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, Section, section
 from hpc_amp.gan.config import Adversarial, GanTrain, Halvings, SpectralName
 from hpc_amp.gan.data.config import ClassData
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class FunitAdversarial(Adversarial):
     """How generator and discriminator are trained against each other, both with Adam."""
 
@@ -22,7 +20,7 @@ class FunitAdversarial(Adversarial):
     """Weight of the R1 penalty of the discriminator. 0: none."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class FunitNetworks(Section):
     """The networks, and the weights of the generator's losses."""
 
@@ -67,7 +65,7 @@ class FunitNetworks(Section):
         yield Halvings(f"{key}.discriminator_halvings", self.discriminator_halvings)
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class FunitConfig(GanTrain):
     """A generator that draws an image as a class of which it sees a few images, and its
     discriminator."""

@@ -1,19 +1,17 @@
 """The keys of `train` that MUNIT adds. Standard library only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from hpc_amp.config.schema import TaskName
-from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, at_least
+from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, at_least, section
 from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.config import Evaluation, Halvings, PerceptualDistance
 from hpc_amp.gan.unpaired_config import Translation, UnpairedTrain
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class MunitNetworks(Translation):
     """The networks, and the weights of the losses. Each loss is a sum over both domains."""
 
@@ -38,7 +36,7 @@ class MunitNetworks(Translation):
         yield Halvings(f"{key}.style_downs", self.style_downs)
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class MunitEvaluation(Evaluation):
     """What an evaluation measures and shows."""
 
@@ -49,7 +47,7 @@ class MunitEvaluation(Evaluation):
     if `weights` is set. Needs the extra `metrics`."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class MunitConfig(UnpairedTrain):
     """MUNIT: translation between two domains in many styles."""
 

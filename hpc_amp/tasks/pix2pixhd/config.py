@@ -1,13 +1,11 @@
 """The keys of `train` that pix2pixHD adds. Standard library only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Literal
 
 from hpc_amp.config.schema import TaskName
-from hpc_amp.config.values import NETWORK, Count, Fixed, Natural, Section
+from hpc_amp.config.values import NETWORK, Count, Fixed, Natural, Section, section
 from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.config import Halvings, LeastSquaresAdversarial, SpectralName
 from hpc_amp.gan.paired_config import (
@@ -20,7 +18,7 @@ from hpc_amp.gan.paired_config import (
 _PHASES = Fixed("the checkpoints hold the state of the optimizers of these phases")
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Enhancer(Section):
     """The local enhancer, which doubles the size of the images, and when it is trained."""
 
@@ -33,7 +31,7 @@ class Enhancer(Section):
     together."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class InstanceFeatures(Section):
     """The encoder of instance features: how an object looks, as a few numbers."""
 
@@ -48,7 +46,7 @@ class InstanceFeatures(Section):
     which an evaluation divides the features of a label."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Pix2pixHdNetworks(Section):
     """The networks, and the weights of the losses."""
 
@@ -75,7 +73,7 @@ class Pix2pixHdNetworks(Section):
     """Weights of the generator's losses."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Pix2pixHdConfig(PairedTrain):
     """Images from label maps or other images, from coarse to fine."""
 

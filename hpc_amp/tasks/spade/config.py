@@ -1,13 +1,11 @@
 """The keys of `train` that SPADE adds. Standard library only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Literal
 
 from hpc_amp.config.schema import TaskName
-from hpc_amp.config.values import NETWORK, Count, NonNegative, Section
+from hpc_amp.config.values import NETWORK, Count, NonNegative, Section, section
 from hpc_amp.gan.config import Halvings, SpectralName
 from hpc_amp.gan.paired_config import (
     PairedLosses,
@@ -17,7 +15,7 @@ from hpc_amp.gan.paired_config import (
 )
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class SpadeLosses(PairedLosses):
     """Weights of the generator's losses. A loss of weight 0 is not computed."""
 
@@ -26,7 +24,7 @@ class SpadeLosses(PairedLosses):
     `style_encoder`."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class SpadeNetworks(Section):
     """The networks, and the weights of the losses."""
 
@@ -56,7 +54,7 @@ class SpadeNetworks(Section):
     """Weights of the generator's losses."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class SpadeConfig(PairedTrain):
     """Images from label maps."""
 

@@ -1,19 +1,17 @@
 """The keys of `train` that UNIT adds. Standard library only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from hpc_amp.config.schema import TaskName
-from hpc_amp.config.values import NETWORK, Natural, NonNegative
+from hpc_amp.config.values import NETWORK, Natural, NonNegative, section
 from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.config import Halvings
 from hpc_amp.gan.unpaired_config import Translation, UnpairedTrain
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class UnitNetworks(Translation):
     """The networks, and the weights of the losses. Each loss is a sum over both domains."""
 
@@ -29,7 +27,7 @@ class UnitNetworks(Translation):
     """The same for the latent distribution of a translation."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class UnitConfig(UnpairedTrain):
     """UNIT: translation between two domains."""
 

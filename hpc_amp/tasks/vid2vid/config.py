@@ -1,16 +1,15 @@
 """The keys of `train` that vid2vid adds. Standard library only."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from hpc_amp.config.schema import TaskName
+from hpc_amp.config.values import section
 from hpc_amp.gan.config import LeastSquaresAdversarial
 from hpc_amp.gan.video.config import VideoNetworks, VideoTrain
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class Vid2vidConfig(VideoTrain):
     """Video from sequences of label maps or other images."""
 

@@ -1,13 +1,11 @@
 """The keys of `train` that world-consistent vid2vid adds. Standard library only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, ClassVar, Literal
 
 from hpc_amp.config.schema import TaskName
-from hpc_amp.config.values import NETWORK, Count, NonNegative, Section
+from hpc_amp.config.values import NETWORK, Count, NonNegative, Section, section
 from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.config import Halvings, LeastSquaresAdversarial, SpectralName
 from hpc_amp.gan.data.config import SAMPLES
@@ -23,7 +21,7 @@ FIRST_FRAME = "first_frame"
 """The network of first frames, and the key that describes it."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class PointData(VideoData):
     """Sequences of frames, each frame with a label map or another image that it is made from, and
     with the points that it shows."""
@@ -33,7 +31,7 @@ class PointData(VideoData):
     synthetic set, or of files (`train_points/SEQUENCE/FRAME.npy`)."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class GuidedLosses(VideoLosses):
     """Weights of the generator's losses. A loss of weight 0 is not computed."""
 
@@ -42,7 +40,7 @@ class GuidedLosses(VideoLosses):
     ones."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class FirstFrame(Section):
     """The network of a run of `spade`, without a style encoder: keys as in its `train.spade`."""
 
@@ -58,7 +56,7 @@ class FirstFrame(Section):
     """Spectral normalisation, and the precision of its power iteration."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class GuidedNetworks(VideoNetworks):
     """The networks, and the weights of the losses."""
 
@@ -79,7 +77,7 @@ class GuidedNetworks(VideoNetworks):
     """Weights of the generator's losses."""
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False, repr=False)
+@section(kw_only=True, slots=True, frozen=True)
 class WcVid2vidConfig(VideoTrain):
     """Video from sequences of label maps or other images, and of points of the scene."""
 
