@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from hpc_amp.data.errors import DataError
 
@@ -78,7 +78,9 @@ def upright_size(path: str) -> tuple[int, int]:
 
 
 def _unreadable(path: str, error: BaseException) -> DataError:
-    return DataError(f"the image {path} cannot be read: {error}")
+    # Pillow would name the object in memory that it read from.
+    why = "it has no known format" if isinstance(error, UnidentifiedImageError) else error
+    return DataError(f"the image {path} cannot be read: {why}")
 
 
 def _upright_rgb(image: Image.Image, path: str) -> Image.Image:

@@ -149,8 +149,9 @@ def test_a_file_that_is_cut_off_is_named(tmp_path: Path, kept: int) -> None:
     Image.fromarray(COLOURS).save(path)
     path.write_bytes(path.read_bytes()[:kept])
     for open_image in (open_rgb, lambda path: open_part(path, top_left)):
-        with pytest.raises(DataError, match=r"the image .*cut.png cannot be read"):
+        with pytest.raises(DataError, match=r"the image .*cut.png cannot be read") as raised:
             open_image(str(path))
+        assert ("cannot be read: it has no known format" in str(raised.value)) == (kept == 0)
 
 
 def test_an_image_that_is_too_large_is_named(
