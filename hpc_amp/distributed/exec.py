@@ -24,13 +24,11 @@ import functools
 import json
 import os
 import runpy
-import shutil
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from hpc_amp.distributed.ending import PARENT, end_with_parent
 from hpc_amp.distributed.environment import environment_changes
@@ -44,13 +42,12 @@ USAGE = (
 )
 
 
-@dataclass(frozen=True)
-class RankProgram:
+class RankProgram(NamedTuple):
     """The program that a rank runs."""
 
     command: list[str]
     """`python` and `python3` as the first word mean the interpreter that runs this module."""
-    changes: Mapping[str, str | None] = field(default_factory=dict)
+    changes: Mapping[str, str | None] = {}
     """Changes to the environment. None removes a variable."""
     folder: str | None = None
     """The working directory, or None for the present one."""
@@ -225,6 +222,8 @@ def _session(path: Path, resolved: Mapping[str, Any], command: list[str]) -> Ran
 def _shell(path: Path, resolved: Mapping[str, Any]) -> RankProgram:
     """An interactive shell without start-up files, which are written for the host and may fail in
     an image. `python` means the job's interpreter, as in a command."""
+    import shutil  # only needed here
+
     program = _session(path, resolved, ["/bin/sh", "-i"])
     name = resolved["job"]["name"]
     # Apptainer's PROMPT_COMMAND would replace the prompt. Without start-up files, bash would cut
