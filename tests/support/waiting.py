@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,14 +34,23 @@ def size_of(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-def wait_for_news(file: Path, known: int, seconds: float = 5.0) -> None:
-    """Until the file is not `known` bytes long any more, but no longer than `seconds`.
+_GOES_ON = re.compile(
+    rb'"state": "(queued|submitted|started|continued|retried|preempted|requeued)"'
+)
 
-    Between two calls of `hpc-amp status`: each starts a Python, and so a loop around it would take
-    a core from the job that it waits for. What a run comes to stands in its state.jsonl first.
+
+def wait_for_news(file: Path, known: int, seconds: float = 5.0) -> None:
+    """Until a state.jsonl has a line behind the first `known` bytes by which the run does not just
+    go on, but no longer than `seconds`.
+
+    Between two calls of `hpc-amp status` until a run has ended: a loop around that command would
+    take a core from the job that it waits for. What a run comes to stands in this file first.
     """
     deadline = time.monotonic() + seconds
-    while size_of(file) == known and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
+        lines = file.read_bytes()[known:].splitlines() if file.exists() else []
+        if not all(map(_GOES_ON.search, lines)):
+            return
         time.sleep(0.05)
 
 

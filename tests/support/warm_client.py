@@ -1,4 +1,4 @@
-"""`python -I -S warm_client.py SOCKET WORDS`: the interpreter of `support.warm_python` where a fork is
+"""`python -I -S warm_client.py SOCKET WORDS`: the interpreter of `support.warm_python` if a fork is
 to be `python WORDS`. Ends with the exit status of the fork, or by a signal where it did.
 
 Every training under test starts one of these for each rank. So it imports nothing that is written
