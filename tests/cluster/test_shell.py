@@ -132,6 +132,7 @@ def place(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> I
             "site": "tested",
             "run": ["python", "-I", "-S", str(REPORT), "batch"],
             "job": {"gpus_per_node": gpus, "ranks_per_node": 1, "walltime": "5m"},
+            "launch": {"preflight": False},
             "container": {
                 "image": cluster.image,
                 "bind": [*cluster.binds, str(REPOSITORY)],
