@@ -433,7 +433,7 @@ def test_cancel(system: System) -> None:
 @only(*CHAINS)
 def test_a_chain_goes_on_where_nodes_cannot_submit(system: System) -> None:
     with system.nodes_cannot_submit():
-        run_dir = system.act("chain", "exit:75", "ok", chain=3)
+        run_dir = system.act("chain", "exit:75", "ok", small=True, chain=3)
         chain = (run_dir / "chain").read_text().split()
         assert system.wait_for(run_dir, "finished")["attempt"] == 2
 
@@ -492,7 +492,8 @@ def test_a_job_that_overruns_its_limit_can_be_resumed(system: System) -> None:
     else:
         walltime = "15s"  # the second attempt makes sure that the first is silent
     try:
-        run_dir = system.act("overrun", "hang", "ok", walltime=walltime, stop_margin="1s")
+        limits = {"walltime": walltime, "stop_margin": "1s"}
+        run_dir = system.act("overrun", "hang", "ok", small=True, **limits)
         ended = system.wait_for(run_dir, "lost", "failed")
     finally:
         if system.site == "cobalt_stand_in":

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.cluster import TRAINING, TWO_NODES, Cluster
 from support.environment import REPOSITORY
-from support.waiting import size_of, wait_for_news
+from support.waiting import size_of, wait_for_file, wait_for_news
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
@@ -140,6 +140,7 @@ def test_killed_hard_then_requeued_by_slurm_ends_with_the_same_weights(
 ) -> None:
     run_dir, job_id = submit(warm_cluster, tmp_path, ONE_EACH)
     wait_for_step(run_dir, 42)
+    wait_for_file(run_dir / "checkpoints" / "step-00000040")  # written beside the steps
     # A requeue terminates the ranks and starts the job again; KILL first, so that nothing can save.
     # Step 0 was the preflight.
     warm_cluster.run("scancel", "--signal=KILL", f"{job_id}.1", cwd=tmp_path)
