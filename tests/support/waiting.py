@@ -11,9 +11,11 @@ from typing import Any
 
 def wait_until(condition: Callable[[], Any], what: str, pause: float = 0.02) -> Any:
     """Until the condition holds; its value. The limit only ends what would hang: no test may fail
-    because its machine is slow. A look that takes long is followed by a pause twice as long: many
-    are commands, and would take a core from what is waited for."""
-    deadline = time.monotonic() + 600
+    because its machine is slow. A look that takes long is followed by a pause twice as long, since
+    many are commands; and the longer it waits, the longer are the pauses, up to a fiftieth of that.
+    Else the looks would take a core from what is waited for."""
+    first = time.monotonic()
+    deadline = first + 600
     while True:
         began = time.monotonic()
         if value := condition():
@@ -21,7 +23,7 @@ def wait_until(condition: Callable[[], Any], what: str, pause: float = 0.02) -> 
         ended = time.monotonic()
         if ended > deadline:
             raise AssertionError(f"waited in vain for {what}")
-        time.sleep(max(pause, 2 * (ended - began)))
+        time.sleep(max(pause, 2 * (ended - began), (ended - first) / 50))
 
 
 def wait_for_file(path: Path) -> None:
@@ -47,10 +49,13 @@ def wait_for_news(file: Path, known: int, seconds: float = 5.0) -> None:
     take a core from the job that it waits for. What a run comes to stands in this file first.
     """
     deadline = time.monotonic() + seconds
+    read_to = known
     while time.monotonic() < deadline:
-        lines = file.read_bytes()[known:].splitlines() if file.exists() else []
-        if not all(map(_GOES_ON.search, lines)):
-            return
+        if size_of(file) > read_to:
+            lines = file.read_bytes()[read_to:].splitlines(keepends=True)
+            if not all(map(_GOES_ON.search, lines)):
+                return
+            read_to += sum(map(len, lines))
         time.sleep(0.05)
 
 
