@@ -234,6 +234,7 @@ def start(cluster: Cluster, site: str, folder: Path, python: Path) -> System:
         kind = CobaltStandIn if site == "cobalt_stand_in" else PbsStandIn
         programs = str(Path(cluster.environ["PATH"].split(":")[0]))
         server = kind(folder / "server", local_nodes=False)
+        server.serve()
         # A login shell's profile, which knows the scheduler's commands and the runtime.
         (server.home / ".profile").write_text(f'PATH="{server.bin}:{programs}:$PATH"\n')
         environ |= server.environ(PATH=f"{server.bin}:{cluster.environ['PATH']}")

@@ -119,6 +119,7 @@ def place(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> I
             programs = cluster.environ["PATH"].split(":")[0]
             profile = f'PATH="$PATH:{server.bin}:{programs}"\n'
             (server.home / ".profile").write_text(profile)
+            server.serve()
             environ |= server.environ(PATH=f"{server.bin}:{cluster.environ['PATH']}")
             work = server.work
         else:
