@@ -211,6 +211,12 @@ def test_a_command_leaves_nothing_to_the_next(tmp_path: Path) -> None:
         assert (said.stdout, said.stderr) == (f"{folder} {name} ['-c', '{name}'] False True\n", "")
 
 
+def test_what_a_command_arranged_for_its_end_is_done(tmp_path: Path) -> None:
+    program = "import tempfile; kept = tempfile.TemporaryDirectory(); print(kept.name, end='')"
+    said = commands.python("-c", program, cwd=tmp_path, environ=clean_environ())
+    assert said.returncode == 0 and said.stdout and not Path(said.stdout).exists()
+
+
 def test_a_command_that_does_not_end_is_killed(tmp_path: Path) -> None:
     program = "import time\nwhile True:\n  open('alive', 'w').close()\n  time.sleep(0.01)"
     with pytest.raises(subprocess.TimeoutExpired):
