@@ -160,8 +160,8 @@ facts = [sys.argv, os.getcwd(), os.environ["GIVEN"], os.get_terminal_size()]
 facts += [os.isatty(number) for number in range(3)] + [sys.stdin.isatty(), sys.stdout.isatty()]
 facts.append(os.getsid(0) == os.getpgid(0) == os.tcgetpgrp(0) == own)
 print(json.dumps(facts))
-print(input().upper())
 try:
+    print(input().upper())
     time.sleep(1000)
 except KeyboardInterrupt:
     print("interrupted")
