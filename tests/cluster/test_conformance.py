@@ -386,7 +386,6 @@ def test_a_failure_is_retried_and_a_stop_at_a_checkpoint_goes_on_until_the_bound
 
     stopped = system.wait_for(run_dir, "checkpointed")
     assert (stopped["attempt"], stopped["reason"]) == (3, "job.max_restarts reached")
-    assert all(len(system.places("again", attempt)) == 2 for attempt in (1, 2, 3))
     if system.chains:
         assert cause(run_dir, 2) == "DEADLINE"
     assert_another_job_where_there_is_no_requeue(system, run_dir)
@@ -394,6 +393,8 @@ def test_a_failure_is_retried_and_a_stop_at_a_checkpoint_goes_on_until_the_bound
 
     system.hpc_amp("resume", str(run_dir))
     assert system.wait_for(run_dir, "finished")["attempt"] == 4
+    # In the first one, the launcher may end a rank before it has said anything.
+    assert all(len(system.places("again", attempt)) == 2 for attempt in (2, 3, 4))
     assert states(run_dir) == [
         *("submitted", "started", "retried", "started", "continued", "started", "checkpointed"),
         *("submitted", "started", "finished"),
