@@ -162,12 +162,12 @@ def test_all_is_well(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
-def test_other_launchers(desk: Desk, launcher: str) -> None:
+def test_other_launchers(desk: Desk, warm_cluster: Cluster, launcher: str) -> None:
     root = '{OMPI_ALLOW_RUN_AS_ROOT: "1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM: "1"}'
     site = desk.folder / "other.yaml"
     site.write_text(f"scheduler: slurm\nenv: {root}\n")
 
-    log, ended = desk.submit(f"launch.method={launcher}", f"site={site}")
+    log, ended = desk.submit(*warm_cluster.overrides, f"launch.method={launcher}", f"site={site}")
 
     assert ended["state"] == "finished", log
     assert "preflight: 2 node(s) in" in log

@@ -151,8 +151,8 @@ def success(result: subprocess.CompletedProcess[str]) -> str:
 )
 def test_ranks_of_real_launchers_know_their_place(package: str, source: str, mpi: Make) -> None:
     say = (
-        "import dataclasses, json, os; from hpc_amp.distributed.world import resolve; "
-        "print(json.dumps(dataclasses.asdict(resolve(os.environ))))"
+        "import json, os; from hpc_amp.distributed.world import resolve; "
+        "print(json.dumps(resolve(os.environ)._asdict()))"
     )
 
     result = mpi(package).launch(4, [sys.executable, "-c", say], clean_environ())

@@ -59,6 +59,7 @@ def test_a_training_on_two_nodes(
                 "name": "synthetic",
                 "synthetic": {"train": 64, "test": 16, "image_size": 16},
             },
+            "model": "resnet8",
             "batch_size": 16,
             "max_steps": 3,
             "precision": "fp32",

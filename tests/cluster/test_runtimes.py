@@ -98,11 +98,14 @@ def log_of(run_dir: Path) -> str:
 
 @pytest.mark.parametrize(("before", "after"), [("squashfs", "charliecloud"), ("podman", "podman")])
 def test_a_cancelled_training_goes_on_where_it_was(
-    before: str, after: str, cluster: Cluster, images: Overrides, tmp_path: Path
+    before: str, after: str, warm_cluster: Cluster, images: Overrides, tmp_path: Path
 ) -> None:
     """The signal reaches every rank, whose image is whole until it has saved. Charliecloud's run
-    begins in one kind of image and goes on in the other."""
+    begins in one kind of image and goes on in the other. The ranks that begin import torch
+    themselves."""
+    cluster = warm_cluster
     image = next(word for word in reversed(images(after)) if word.startswith("container.image="))
+    forks = [word for word in cluster.overrides if word.startswith(("container.b", "container.p"))]
     job = [*images(before), *TWO_NODES, "job.gpus_per_node=1", *TRAINING]
     shown = cluster.hpc_amp("submit", CONFIG, "--json", *job, cwd=tmp_path)
     facts = json.loads(shown.stdout)
@@ -117,7 +120,7 @@ def test_a_cancelled_training_goes_on_where_it_was(
     cluster.hpc_amp("cancel", facts["job_id"], cwd=tmp_path)
 
     def resumed() -> bool:
-        words = ("resume", str(run_dir), image)
+        words = ("resume", str(run_dir), image, *forks)
         return cluster.hpc_amp(*words, cwd=tmp_path, check=False).returncode == 0
 
     wait_until(resumed, "the end of the first attempt")

@@ -22,7 +22,7 @@ JOB: dict[str, Any] = {
     "train": {
         "model": {"name": "resnet8", "width": 8},
         "data": {"name": "synthetic", "synthetic": {"train": 512, "test": 64, "image_size": 16}},
-        "batch_size": 32,
+        "batch_size": 16,
         "device": "cpu",
     },
 }
@@ -132,7 +132,7 @@ def test_a_study_survives_the_end_of_its_command_and_of_a_job(
         nodes = int(name.split("-")[1])
         assert len(set(hosts(run, STEPS))) == len(hosts(run, STEPS)) == nodes
     study = report(warm_cluster, tmp_path)
-    for kind, batches in (("strong", [32, 32]), ("weak", [32, 64])):
+    for kind, batches in (("strong", [16, 16]), ("weak", [16, 32])):
         (curve,) = [curve for curve in study["curves"] if curve["kind"] == kind]
         assert [point["nodes"] for point in curve["points"]] == [1, 2]
         assert [point["batch_size"] for point in curve["points"]] == batches

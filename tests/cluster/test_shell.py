@@ -20,11 +20,12 @@ from typing import Any
 
 import pytest
 import yaml
+from support import commands
 from support.cluster import Cluster, gridengine_environ, site_parameters
 from support.environment import REPOSITORY
 from support.standins import CobaltStandIn, PbsStandIn, StandIn
 from support.stubs import REPORT, Report, read_reports
-from support.terminal import Terminal
+from support.terminal import CommandTerminal, Terminal
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -51,10 +52,11 @@ class Place:
     environ: dict[str, str]
     server: StandIn | None
 
-    def terminal(self, *words: str, rows: int = 24, columns: int = 80) -> Terminal:
+    def terminal(self, *words: str, rows: int = 24, columns: int = 80) -> CommandTerminal:
         """`hpc-amp shell WORDS` on a new terminal."""
         command = [sys.executable, "-m", "hpc_amp", "shell", *words]
-        return Terminal(command, cwd=self.work, environ=self.environ, rows=rows, columns=columns)
+        size = {"rows": rows, "columns": columns}
+        return CommandTerminal(command, cwd=self.work, environ=self.environ, **size)
 
     def run(self, *command: str, **more: Any) -> subprocess.CompletedProcess[str]:
         """Any command without a terminal."""
@@ -70,8 +72,9 @@ class Place:
             **more,
         )
 
-    def hpc_amp(self, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
-        return self.run(sys.executable, "-m", "hpc_amp", *words, **more)
+    def hpc_amp(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`hpc-amp WORDS` without a terminal."""
+        return commands.hpc_amp(*words, cwd=self.work, environ=self.environ)
 
     def queue(self) -> set[str]:
         """The names of the jobs that this test has in the queue."""
@@ -116,6 +119,7 @@ def place(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> I
             programs = cluster.environ["PATH"].split(":")[0]
             profile = f'PATH="$PATH:{server.bin}:{programs}"\n'
             (server.home / ".profile").write_text(profile)
+            server.serve()
             environ |= server.environ(PATH=f"{server.bin}:{cluster.environ['PATH']}")
             work = server.work
         else:
@@ -129,6 +133,7 @@ def place(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> I
             "site": "tested",
             "run": ["python", "-I", "-S", str(REPORT), "batch"],
             "job": {"gpus_per_node": gpus, "ranks_per_node": 1, "walltime": "5m"},
+            "launch": {"preflight": False},
             "container": {
                 "image": cluster.image,
                 "bind": [*cluster.binds, str(REPOSITORY)],
@@ -311,7 +316,8 @@ def test_ctrl_c_reaches_a_command(place: Place) -> None:
 def test_pipes(place: Place) -> None:
     program = "import sys; print(sys.stdin.read().upper(), end=''); sys.exit(5)"
 
-    result = place.hpc_amp("shell", "--", "python", "-c", program, input="one\ntwo\n")
+    words = [sys.executable, "-m", "hpc_amp", "shell", "--", "python", "-c", program]
+    result = place.run(*words, input="one\ntwo\n")
 
     assert (result.returncode, result.stdout) == (5, "ONE\nTWO\n")
     left_nothing(place)
@@ -450,10 +456,7 @@ def test_a_command_has_what_a_rank_of_the_batch_job_has(place: Place) -> None:
         lambda: "finished" in (run_dir / "state.jsonl").read_text(), "the batch job to finish"
     )
     wait_until(lambda: not place.queue(), "its GPUs to be free")
-    words = ["shell", "--", "python", "-I", "-S", str(REPORT), "shell"]
-    with Terminal(
-        [sys.executable, "-m", "hpc_amp", *words], cwd=place.work, environ=place.environ
-    ) as terminal:
+    with place.terminal("--", "python", "-I", "-S", str(REPORT), "shell") as terminal:
         assert terminal.end() == 0, terminal.seen
 
     (batch,), (shell,) = read_reports(place.work / "batch"), read_reports(place.work / "shell")

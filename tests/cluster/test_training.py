@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.cluster import TRAINING, TWO_NODES, Cluster
 from support.environment import REPOSITORY
-from support.waiting import size_of, wait_for_news
+from support.waiting import size_of, wait_for_file, wait_for_news
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
@@ -76,10 +76,11 @@ def metrics(run_dir: Path, name: str) -> list[tuple[int, float]]:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def uninterrupted(warm_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was left alone, of two ranks on each node."""
-    run_dir, _ = submit(cluster, tmp_path_factory.mktemp("uninterrupted"))
-    wait_for(cluster, run_dir, "finished")
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    run_dir, _ = submit(warm_cluster, folder, "train.max_steps=80")
+    wait_for(warm_cluster, run_dir, "finished")
     return run_dir
 
 
@@ -98,14 +99,14 @@ def test_the_main_job_runs_on_two_nodes_in_a_container(uninterrupted: Path) -> N
     assert facts["nodes"] == 2
     assert facts["data"] == "SYNTHETIC"
     assert facts["synthetic"] is True
-    assert facts["steps"] == 160
+    assert facts["steps"] == 80
     assert facts["precision"] == "fp32"
     assert facts["loss_scale"] is None
     assert facts["skipped_steps"] == 0
     assert facts["samples_per_second"] > 0
     assert facts["seconds"] > 0
     assert facts["metrics"]["accuracy"] > 0.2  # ten classes
-    assert [step for step, _ in metrics(uninterrupted, "train/loss")] == list(range(1, 161))
+    assert [step for step, _ in metrics(uninterrupted, "train/loss")] == list(range(1, 81))
     events = list((uninterrupted / "tensorboard").rglob("events.out.tfevents.*"))
     assert len(events) == 1, "rank 0 alone writes TensorBoard"
     log = (uninterrupted / "logs" / "job.log").read_text()
@@ -139,6 +140,7 @@ def test_killed_hard_then_requeued_by_slurm_ends_with_the_same_weights(
 ) -> None:
     run_dir, job_id = submit(warm_cluster, tmp_path, ONE_EACH)
     wait_for_step(run_dir, 42)
+    wait_for_file(run_dir / "checkpoints" / "step-00000040")  # written beside the steps
     # A requeue terminates the ranks and starts the job again; KILL first, so that nothing can save.
     # Step 0 was the preflight.
     warm_cluster.run("scancel", "--signal=KILL", f"{job_id}.1", cwd=tmp_path)

@@ -2,13 +2,11 @@
 attempt: `ok`, `exit:N`, `wait` (until FOLDER/go exists), `hang` (deaf to every signal but SIGKILL),
 `deadline` (until the clock says that it has to stop, which it does as the training does).
 
-Leaves FOLDER/<attempt>-<rank>.json: where this rank was. Only the standard library.
+Leaves FOLDER/<attempt>-<rank>: where this rank was, as a Python literal. Hundreds of ranks are this
+program, so it does without `json` and `socket`, which would take half of its time.
 """
 
-import json
 import os
-import signal
-import socket
 import sys
 import time
 
@@ -20,7 +18,7 @@ with open("/proc/self/stat", encoding="utf-8") as stat:
 facts = {
     "pid": os.getpid(),
     "started": started,  # in clock ticks since boot: a pid is given again to a later process
-    "host": socket.gethostname(),
+    "host": os.uname().nodename,
     "variables": {
         name: os.environ[name]
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -28,12 +26,14 @@ facts = {
 }
 part = os.path.join(folder, f".{attempt}-{rank}")
 with open(part, "w", encoding="utf-8") as out:
-    json.dump(facts, out)
-os.rename(part, os.path.join(folder, f"{attempt}-{rank}.json"))
+    out.write(repr(facts))
+os.rename(part, os.path.join(folder, f"{attempt}-{rank}"))
 print(f"rank {rank} of attempt {attempt} is on {facts['host']}", flush=True)
 
 action = actions[min(attempt, len(actions)) - 1]
 if action == "hang":
+    import signal
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     while True:
@@ -45,7 +45,7 @@ if action == "deadline":
         time.sleep(0.05)
     if rank == "0":
         with open(os.environ["HPC_AMP_OUTCOME_FILE"], "w", encoding="utf-8") as out:
-            json.dump({"outcome": "checkpointed", "cause": "DEADLINE"}, out)
+            out.write('{"outcome": "checkpointed", "cause": "DEADLINE"}')
     sys.exit(75)
 if action.startswith("exit:"):
     sys.exit(int(action.removeprefix("exit:")))

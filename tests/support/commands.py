@@ -49,7 +49,7 @@ def python(
             capture_output=True,
             timeout=timeout,
         )
-    return _server().run_with(environ, *words, cwd=cwd, timeout=timeout)
+    return server().run_with(environ, *words, cwd=cwd, timeout=timeout)
 
 
 def _start_of(environ: Mapping[str, str]) -> dict[str, str]:
@@ -72,7 +72,8 @@ def _may_fork(environ: Mapping[str, str]) -> bool:
 
 
 @functools.cache
-def _server() -> Warm:
+def server() -> Warm:
+    """The process that forks commands."""
     made = Warm("commands", {})
     atexit.register(made.close)
     return made

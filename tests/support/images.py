@@ -177,10 +177,10 @@ def for_other_architecture(image: Path, target: Path) -> Path:
 
 
 def copy_package(name: str, folder: Path) -> None:
-    """A pure Python package of this environment, with its metadata."""
+    """A pure Python package of this environment, compiled as it is here, with its metadata."""
     module = __import__(name)
     source = Path(str(module.__file__)).parent
-    shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(source, folder / name)
     for info in source.parent.glob(f"{name}-*.dist-info"):
         shutil.copytree(info, folder / info.name)
 

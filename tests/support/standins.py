@@ -118,7 +118,7 @@ class StandIn:
         a fork, unless it has input."""
         environ = self.environ(**environ)
         if command[0] in self.commands and text is None:
-            self._serve()
+            self.serve()
             program = STANDINS / self.kind / command[0]
             environ["HPC_AMP_STANDIN_DIR"] = str(self.state)
             return _forks().run_with(environ, program, *command[1:], cwd=cwd or self.work)
@@ -143,9 +143,17 @@ class StandIn:
 
     # ---- what an administrator does --------------------------------------------------------------
 
+    def serve(self) -> None:
+        """Let the server run, as a fork: a command would start it from the beginning."""
+        if self._settings.get("down") or self._server() is not None:
+            return
+        program = STANDINS / "engine" / "serve.py"
+        run = functools.partial(_forks().run, program, self.kind, self.state, cwd=Path("/"))
+        Folder(self.state).serve(run).close()
+
     def ask(self, operation: str, **more: Any) -> dict[str, Any]:
         """A request to the server itself."""
-        self._serve()
+        self.serve()
         return Folder(self.state).ask(self.kind, {"op": operation, **more})
 
     def jobs(self) -> dict[str, dict[str, Any]]:
@@ -178,14 +186,6 @@ class StandIn:
         except FileNotFoundError:
             return None
         return server if lives(server) else None
-
-    def _serve(self) -> None:
-        """Let the server run, as a fork: a command would start it from the beginning."""
-        if self._settings.get("down") or self._server() is not None:
-            return
-        program = STANDINS / "engine" / "serve.py"
-        run = functools.partial(_forks().run, program, self.kind, self.state, cwd=Path("/"))
-        Folder(self.state).serve(run).close()
 
 
 class CobaltStandIn(StandIn):

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpc_amp.pseudo_terminal import read_available
+from support import commands
 
 INTERRUPT = b"\x03"
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
@@ -47,13 +48,7 @@ class Terminal:
         self._status: int | None = None
         self._closed = False
         size = struct.pack("HHHH", rows, columns, 0, 0)
-        self.pid, self._master = pty.fork()
-        if self.pid == 0:
-            with contextlib.suppress(OSError):
-                fcntl.ioctl(0, termios.TIOCSWINSZ, size)
-                os.chdir(cwd)
-                os.execvpe(command[0], list(command), {"TERM": "xterm", **environ})
-            os._exit(127)
+        self.pid, self._master = self._start(command, cwd, {"TERM": "xterm", **environ}, size)
 
     def __enter__(self) -> Terminal:
         return self
@@ -71,7 +66,8 @@ class Terminal:
                 self._pump(0.2)
             if self._status is None:
                 os.kill(self.pid, signal.SIGKILL)
-                os.waitpid(self.pid, 0)
+                while not self._ended():
+                    time.sleep(0.01)
         self.close()
 
     @property
@@ -132,10 +128,25 @@ class Terminal:
 
     def _ended(self) -> bool:
         if self._status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._status = os.waitstatus_to_exitcode(status)
+            self._status = self._status_if_ended()
         return self._status is not None
+
+    def _start(
+        self, command: Sequence[str], cwd: Path, environ: Mapping[str, str], size: bytes
+    ) -> tuple[int, int]:
+        """The program's process, and our side of its terminal."""
+        pid, master = pty.fork()
+        if pid == 0:
+            with contextlib.suppress(OSError):
+                fcntl.ioctl(0, termios.TIOCSWINSZ, size)
+                os.chdir(cwd)
+                os.execvpe(command[0], list(command), environ)
+            os._exit(127)
+        return pid, master
+
+    def _status_if_ended(self) -> int | None:
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if pid else None
 
     def _pump(self, seconds: float) -> bool:
         """Take what it shows; False where that was nothing."""
@@ -152,3 +163,25 @@ class Terminal:
         text = _CONTROL.sub("", self._raw.decode(errors="replace"))
         self.seen = text.replace("\r", "")
         return True
+
+
+class CommandTerminal(Terminal):
+    """`python WORDS`, the command, as a fork: see `support.commands`."""
+
+    def _start(
+        self, command: Sequence[str], cwd: Path, environ: Mapping[str, str], size: bytes
+    ) -> tuple[int, int]:
+        master, its = pty.openpty()
+        fcntl.ioctl(its, termios.TIOCSWINSZ, size)
+        self._forks = commands.server()
+        pid = self._forks.start_on_terminal(os.ttyname(its), environ, *command[1:], cwd=cwd)
+        self._process = os.pidfd_open(pid)
+        os.close(its)  # the program has it now
+        return pid, master
+
+    def _status_if_ended(self) -> int | None:
+        if not select.select([self._process], [], [], 0)[0]:
+            return None
+        os.close(self._process)
+        status: int = self._forks.ask("ended", self.pid)
+        return status

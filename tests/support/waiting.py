@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 
 def wait_until(condition: Callable[[], Any], what: str, pause: float = 0.02) -> Any:
     """Until the condition holds; its value. The limit only ends what would hang: no test may fail
-    because its machine is slow. A look that takes long is followed by a pause twice as long: many
-    are commands, and would take a core from what is waited for."""
-    deadline = time.monotonic() + 600
+    because its machine is slow. A look that takes long is followed by a pause twice as long, since
+    many are commands; and the longer it waits, the longer are the pauses, up to a fiftieth of that.
+    Else the looks would take a core from what is waited for."""
+    first = time.monotonic()
+    deadline = first + 600
     while True:
         began = time.monotonic()
         if value := condition():
@@ -20,7 +23,7 @@ def wait_until(condition: Callable[[], Any], what: str, pause: float = 0.02) -> 
         ended = time.monotonic()
         if ended > deadline:
             raise AssertionError(f"waited in vain for {what}")
-        time.sleep(max(pause, 2 * (ended - began)))
+        time.sleep(max(pause, 2 * (ended - began), (ended - first) / 50))
 
 
 def wait_for_file(path: Path) -> None:
@@ -33,14 +36,26 @@ def size_of(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-def wait_for_news(file: Path, known: int, seconds: float = 5.0) -> None:
-    """Until the file is not `known` bytes long any more, but no longer than `seconds`.
+_GOES_ON = re.compile(
+    rb'"state": "(queued|submitted|started|continued|retried|preempted|requeued)"'
+)
 
-    Between two calls of `hpc-amp status`: each starts a Python, and so a loop around it would take
-    a core from the job that it waits for. What a run comes to stands in its state.jsonl first.
+
+def wait_for_news(file: Path, known: int, seconds: float = 5.0) -> None:
+    """Until a state.jsonl has a line behind the first `known` bytes by which the run does not just
+    go on, but no longer than `seconds`.
+
+    Between two calls of `hpc-amp status` until a run has ended: a loop around that command would
+    take a core from the job that it waits for. What a run comes to stands in this file first.
     """
     deadline = time.monotonic() + seconds
-    while size_of(file) == known and time.monotonic() < deadline:
+    read_to = known
+    while time.monotonic() < deadline:
+        if size_of(file) > read_to:
+            lines = file.read_bytes()[read_to:].splitlines(keepends=True)
+            if not all(map(_GOES_ON.search, lines)):
+                return
+            read_to += sum(map(len, lines))
         time.sleep(0.05)
 
 

@@ -18,6 +18,7 @@ status once it has ended.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import importlib
 import json
@@ -29,10 +30,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 import traceback
 import warnings
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,6 +93,15 @@ class Warm(Zygote):
         subprocess.TimeoutExpired."""
         return self._start(words, cwd, environ, strict=False).wait(timeout)
 
+    def start_on_terminal(
+        self, terminal: str, environ: Mapping[str, str], *words: str, cwd: Path
+    ) -> int:
+        """Start a program in a session of its own, whose terminal is `/dev/pts/...`: see `start`.
+        `environ` is the whole environment. Returns its process number when it has the terminal."""
+        request = {"words": words, "cwd": str(cwd), "environ": dict(environ), "terminal": terminal}
+        pid: int = self.ask("start", request)
+        return pid
+
     def _start(
         self, words: Sequence[str | Path], cwd: Path, environ: Mapping[str, str], strict: bool
     ) -> Program:
@@ -137,17 +149,29 @@ def serve() -> None:
     for line in sys.stdin:
         ((verb, given),) = json.loads(line).items()
         if verb == "start":
-            answer = os.fork()
-            if answer == 0:
-                end(status_of(given))
+            answer = start(given)
         else:
             answer = os.waitstatus_to_exitcode(os.waitpid(given, 0)[1])
         print(json.dumps(answer), flush=True)
 
 
-def status_of(request: dict[str, Any]) -> int:
+def start(request: dict[str, Any]) -> int:
+    """The process number of the program, which has its terminal, if it gets one."""
+    terminal = None
+    if "terminal" in request:
+        terminal = os.open(request["terminal"], os.O_RDWR | os.O_NOCTTY)
+    pid = os.fork()
+    if pid == 0:
+        end(status_of(request, terminal))
+    if terminal is not None:
+        os.close(terminal)
+    return pid
+
+
+def status_of(request: dict[str, Any], terminal: int | None) -> int:
     """The exit status of the program, run in this process."""
     try:
+        connect(request, terminal)
         become(request)
     except SystemExit as ended:
         if isinstance(ended.code, int) or ended.code is None:
@@ -160,19 +184,31 @@ def status_of(request: dict[str, Any]) -> int:
     return 0
 
 
+def connect(request: dict[str, Any], terminal: int | None) -> None:
+    """Let this process have the program's files, or its terminal in a session of its own."""
+    if terminal is None:
+        files = [os.open(os.devnull, os.O_RDONLY)]
+        for name in ("stdout", "stderr"):
+            path = Path(request["output"]) / name
+            files.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+    else:
+        os.setsid()
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+        files = [terminal] * 3
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    sys.stdin = open(0)  # noqa: SIM115  # the one before has requests in its buffer
+
+
 def become(request: dict[str, Any]) -> None:
     """Run the program."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        path = Path(request["output"]) / name
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-    sys.stdin = open(0)  # noqa: SIM115  # the one before has requests in its buffer
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # torch would be taken apart at the end
     os.environ.clear()
     os.environ.update(request["environ"])
     os.chdir(request["cwd"])
     tempfile.tempdir = None  # may be another one in this environment
-    if request["strict"]:
+    if request.get("strict"):
         warnings.simplefilter("error", FutureWarning)
     time.tzset()
     words = request["words"]
@@ -195,8 +231,11 @@ def end(status: int) -> NoReturn:
     """End as Python does, but without taking torch apart, which takes a second."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:  # the terminal is gone
+        status = 120
     os._exit(status)
 
 

@@ -15,17 +15,18 @@ enters its namespaces, and so has the node's name and addresses, and the contain
 container has to bind the folder. Its processes have to be visible on the host, and it may have no
 user namespace.
 
-Run as a program, this file is one of the two sides: `serve SOCKET`, or `run SOCKET WORDS`, the
-interpreter in its special case, for which only the standard library is there.
+Run as a program (`python warm_python.py SOCKET`), this file is the process that forks. What asks it
+is `support.warm_client`.
 """
 
 from __future__ import annotations
 
+import _imp
 import atexit
 import contextlib
 import gc
 import importlib
-import json
+import marshal
 import os
 import runpy
 import selectors
@@ -37,14 +38,18 @@ import sys
 import threading
 import time
 import traceback
+import weakref
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import Any, NoReturn
 
 PROGRAMS = (
     *("hpc_amp.train", "hpc_amp.train.generate", "hpc_amp.distributed.bandwidth"),
     "torch.distributed.run",
 )
-_PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+_HERE = Path(__file__).resolve().parent
+_PACKAGE = _HERE.parents[1] / "hpc_amp"
 
 
 class WarmPython:
@@ -54,11 +59,11 @@ class WarmPython:
         environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         self._socket = folder / "socket"
-        self._program = folder / "warm_python.py"
         # A container has no other file of the tests.
-        self._program.write_text(Path(__file__).read_text())
+        self._client = folder / "warm_client.py"
+        self._client.write_text((_HERE / "warm_client.py").read_text())
         self.python = self.interpreter(folder)
-        words = [self.python, self._program, "serve", self._socket]
+        words = [self.python, Path(__file__), self._socket]
         self._server = subprocess.Popen(words, env=environ)
         while not self._socket.exists():
             assert self._server.poll() is None
@@ -74,9 +79,11 @@ class WarmPython:
         (folder / "bin").mkdir(parents=True)
         (folder / "lib").symlink_to(real / "lib")
         (folder / "pyvenv.cfg").write_text((real / "pyvenv.cfg").read_text())
-        cases = [f'"-m {name}"|"-m {name} "*|*"/src -m {name} "*' for name in PROGRAMS]
+        cases = [
+            f'"-m {name}"|"-m {name} "*|*"/src -m {name}"|*"/src -m {name} "*' for name in PROGRAMS
+        ]
         cases += ['"-u "*.py', '"-u "*.py" "*']
-        client = f'-I -S "{self._program}" run "{self._socket}"'
+        client = f'-I -S "{self._client}" "{self._socket}"'
         python = folder / "bin" / "python"
         python.write_text(
             "#!/bin/bash\n"
@@ -94,38 +101,6 @@ class WarmPython:
         self._server.wait()
 
 
-# ---- the interpreter -----------------------------------------------------------------------------
-
-
-def run(path: str, words: list[str]) -> int:
-    """Let a fork be `python WORDS`. Returns its exit status; ends by a signal where it did."""
-    request = {"words": words, "cwd": os.getcwd(), "environ": dict(os.environ)}
-    request["executable"] = sys.executable
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
-        server.connect(path)
-        text = json.dumps(request).encode()
-        socket.send_fds(server, [len(text).to_bytes(8, "big")], [0, 1, 2])
-        # The fork is not there before it can be told of a signal.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
-        server.sendall(text)
-        answers = server.makefile()
-        pid = int(answers.readline())
-        for number in _PASSED_ON:
-            signal.signal(number, lambda number, _: _tell(pid, number))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
-        status = int(answers.readline())
-    if status < 0:
-        if -status != signal.SIGKILL:
-            signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
-    return status
-
-
-def _tell(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
 # ---- the process that forks ----------------------------------------------------------------------
 
 
@@ -134,7 +109,8 @@ def serve(path: str) -> NoReturn:
     has ended."""
     for name in ("torch._dynamo", "torch.utils.tensorboard", "torchvision", PROGRAMS[-1]):
         importlib.import_module(name)
-    installed = [entry for entry in sys.path if entry != str(Path(__file__).parent)]
+    installed = [entry for entry in sys.path if entry != str(_HERE)]
+    _know_the_code_of(_PACKAGE)
     gc.freeze()  # a collection in a fork would copy what it looks at
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind(f"{path}.part")
@@ -153,6 +129,26 @@ def serve(path: str) -> NoReturn:
             _report(events, *key.data)
 
 
+def _know_the_code_of(package: Path) -> None:
+    """Let forks take the code of a module from memory if its file is one of `package`: each run has
+    a copy of its own, which would be compiled anew."""
+    known: dict[bytes, CodeType] = {}
+    for file in package.rglob("*.py"):
+        code = SourceFileLoader(file.stem, str(file)).get_code(file.stem)
+        assert code is not None
+        known[file.read_bytes()] = code
+    compiled = SourceFileLoader.source_to_code
+
+    def source_to_code(self: SourceFileLoader, data: bytes, path: str, **options: Any) -> CodeType:
+        code = known.pop(data, None)
+        if code is None:
+            return compiled(self, data, path, **options)
+        _imp._fix_co_filename(code, path)  # as for what is read from a __pycache__
+        return code
+
+    SourceFileLoader.source_to_code = source_to_code  # type: ignore[method-assign,assignment]
+
+
 def _start(listening: socket.socket, events: selectors.BaseSelector, installed: list[str]) -> None:
     client, _ = listening.accept()
     size, files, _, _ = socket.recv_fds(client, 8, 3)
@@ -164,7 +160,7 @@ def _start(listening: socket.socket, events: selectors.BaseSelector, installed: 
             os.close(file)
         client.close()
         return
-    request = json.loads(given)
+    request = marshal.loads(given)
     credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     asked_by, _, _ = struct.unpack("3i", credentials)
     pid = os.fork()
@@ -219,8 +215,9 @@ def _become(
         os.dup2(file, number)
     _enter(asked_by)
     os.closerange(3, 256)
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # torch would be taken apart at the end
     os.environ.clear()
-    os.environ.update(request["environ"])
+    os.environb.update(request["environ"])
     os.chdir(request["cwd"])
     sys.executable = request["executable"]
     words = [word for word in request["words"] if word != "-u"]
@@ -250,6 +247,4 @@ def _become(
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "serve":
-        serve(sys.argv[2])
-    sys.exit(run(sys.argv[2], sys.argv[3:]))
+    serve(sys.argv[1])

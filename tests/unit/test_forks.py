@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from support import commands
 from support.environment import clean_environ
+from support.terminal import CommandTerminal, Terminal
 from support.waiting import is_running, wait_for_file, wait_until
 from support.warm_python import WarmPython
 
@@ -113,7 +115,9 @@ def test_a_python_that_is_killed_while_it_asks_takes_its_training_along(
     warm_python: Path, tmp_path: Path, environ: dict[str, str], sent: str
 ) -> None:
     words = ["-m", "hpc_amp.train", "wait"]
-    request = json.dumps({"words": words, "cwd": str(tmp_path), "environ": environ}).encode()
+    encoded = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
+    facts = {"words": words, "cwd": str(tmp_path), "environ": encoded}
+    request = marshal.dumps({**facts, "executable": sys.executable})
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.connect(str(warm_python.parents[1] / "socket"))
         if sent != "nothing":
@@ -149,6 +153,38 @@ def test_a_command_says_what_a_process_says(tmp_path: Path, words: list[str]) ->
     )  # fmt: skip
 
 
+ON_A_TERMINAL = """
+import json, os, sys, time
+own = os.getpid()
+facts = [sys.argv, os.getcwd(), os.environ["GIVEN"], os.get_terminal_size()]
+facts += [os.isatty(number) for number in range(3)] + [sys.stdin.isatty(), sys.stdout.isatty()]
+facts.append(os.getsid(0) == os.getpgid(0) == os.tcgetpgrp(0) == own)
+print(json.dumps(facts))
+try:
+    print(input().upper())
+    time.sleep(1000)
+except KeyboardInterrupt:
+    print("interrupted")
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("kind", [Terminal, CommandTerminal])
+def test_a_fork_on_a_terminal_is_what_a_process_is(kind: type[Terminal], tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ON_A_TERMINAL, "a b"]
+    environ = clean_environ(GIVEN="it's")
+
+    with kind(command, cwd=tmp_path, environ=environ, rows=40, columns=1000) as terminal:
+        said = terminal.wait_for(r"\[.*\]\n")[0]
+        assert json.loads(said) == [["-c", "a b"], str(tmp_path), "it's", [1000, 40], *[True] * 6]
+        terminal.type("typed")
+        terminal.wait_for(r"typed\nTYPED\n")
+        terminal.interrupt()
+        terminal.wait_for("interrupted")
+        terminal.close()
+        assert terminal.end() == -signal.SIGHUP
+
+
 def test_what_is_read_when_python_starts_is_read(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('customized')")
     show = ("-c", "import sys; print(sys.stdout.encoding)")
@@ -173,6 +209,12 @@ def test_a_command_leaves_nothing_to_the_next(tmp_path: Path) -> None:
             "-c", program, name, cwd=folder, environ=clean_environ(GIVEN=name, HOME=os.devnull)
         )
         assert (said.stdout, said.stderr) == (f"{folder} {name} ['-c', '{name}'] False True\n", "")
+
+
+def test_what_a_command_arranged_for_its_end_is_done(tmp_path: Path) -> None:
+    program = "import tempfile; kept = tempfile.TemporaryDirectory(); print(kept.name, end='')"
+    said = commands.python("-c", program, cwd=tmp_path, environ=clean_environ())
+    assert said.returncode == 0 and said.stdout and not Path(said.stdout).exists()
 
 
 def test_a_command_that_does_not_end_is_killed(tmp_path: Path) -> None:

@@ -6,17 +6,16 @@ import argparse
 import os
 import pwd
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 from . import cobalt_options as options
 from .client import Client
-from .cobalt_server import DEFAULTS, stamp
+from .cobalt_facts import DEFAULTS, stamp
 from .folder import Message, ServerDown
 from .nodes import compress, on_node
-from .server import hours
+from .texts import hours
 
 KIND = "cobalt"
 _TRYING = "Following exception occurred while trying to execute queue-manager"
@@ -184,6 +183,8 @@ def _submit(client: Client, job: Message, shown: str) -> int:
 
 def _interactive(client: Client, job: Message) -> int:
     """The queue holds a `sleep`; the shell is this command's own, on the first node."""
+    import subprocess  # only needed here
+
     answer = client.ask("submit", job=job)
     if "fault" in answer:
         raise options.Refused(answer["fault"])

@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -109,6 +108,8 @@ class Folder:
             return connection
 
     def _run_server(self, kind: str) -> None:
+        import subprocess  # only needed here
+
         with self.log.open("ab") as log:
             subprocess.run(
                 [sys.executable, "-I", "-S", ENGINE / "serve.py", kind, self.path],

@@ -23,7 +23,7 @@ from . import pbs_options as options
 from .client import Client
 from .folder import Message, ServerDown
 from .nodes import signal_number
-from .pbs_server import DEFAULTS, HOST, exec_host, exec_vnode, walltime_text
+from .pbs_facts import DEFAULTS, HOST, exec_host, exec_vnode, walltime_text
 
 KIND = "pbs"
 VERSION = "23.06.06"

@@ -253,12 +253,6 @@ def exit_status(status: int) -> int:
     return os.WEXITSTATUS(status)
 
 
-def hours(seconds: float) -> str:
-    """`HH:MM:SS`."""
-    whole = max(0, int(seconds))
-    return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}"
-
-
 def append_file(path: str, umask: int = 0o022) -> int:
     """A descriptor of a file that is appended to; of /dev/null where it cannot be opened."""
     before = os.umask(umask)
