@@ -25,6 +25,7 @@ import atexit
 import contextlib
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import runpy
@@ -37,7 +38,9 @@ import sys
 import threading
 import time
 import traceback
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import Any, NoReturn
 
 PROGRAMS = (
@@ -134,6 +137,7 @@ def serve(path: str) -> NoReturn:
     has ended."""
     for name in ("torch._dynamo", "torch.utils.tensorboard", "torchvision", PROGRAMS[-1]):
         importlib.import_module(name)
+    _keep_compiled("hpc_amp")
     installed = [entry for entry in sys.path if entry != str(Path(__file__).parent)]
     gc.freeze()  # a collection in a fork would copy what it looks at
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -151,6 +155,30 @@ def serve(path: str) -> NoReturn:
             os.kill(key.data, signal.SIGKILL)
         else:
             _report(events, *key.data)
+
+
+def _keep_compiled(package: str) -> None:
+    """Compile a package for all forks, which import copies of it: the `src` of their runs, where
+    no module was compiled yet. A module with another text is compiled by the fork."""
+    found = importlib.util.find_spec(package)
+    assert found is not None
+    known = {}
+    for folder in found.submodule_search_locations or []:
+        for file in Path(folder).rglob("*.py"):
+            known[file.read_bytes()] = SourceFileLoader("", str(file)).get_code("")
+    compile_it = SourceFileLoader.source_to_code
+
+    def source_to_code(self: SourceFileLoader, data: bytes, path: str, **more: Any) -> CodeType:
+        code = known.get(data)
+        return compile_it(self, data, path, **more) if code is None else _renamed(code, path)
+
+    SourceFileLoader.source_to_code = source_to_code  # type: ignore[method-assign]
+
+
+def _renamed(code: CodeType, path: str) -> CodeType:
+    """Code as if it were compiled from another file."""
+    constants = (_renamed(one, path) if isinstance(one, CodeType) else one for one in code.co_consts)
+    return code.replace(co_filename=path, co_consts=tuple(constants))
 
 
 def _start(listening: socket.socket, events: selectors.BaseSelector, installed: list[str]) -> None:
