@@ -177,7 +177,9 @@ def _keep_compiled(package: str) -> None:
 
 def _renamed(code: CodeType, path: str) -> CodeType:
     """Code as if it were compiled from another file."""
-    constants = (_renamed(one, path) if isinstance(one, CodeType) else one for one in code.co_consts)
+    constants = (
+        _renamed(one, path) if isinstance(one, CodeType) else one for one in code.co_consts
+    )
     return code.replace(co_filename=path, co_consts=tuple(constants))
 
 
