@@ -39,9 +39,13 @@ def make_picture(
     with rc_context():
         rcdefaults()
         with rc_context({**_SETTINGS, "font.size": font_size}):
-            figure = Figure(figsize=(width, height), layout="constrained")
+            figure = Figure(figsize=(width, height), layout="constrained", dpi=_DOTS_PER_INCH)
             FigureCanvasAgg(figure)
             draw(figure)
+            # Each format would be laid out anew, and drawn once more for that. With "none" instead of
+            # None, there is still an engine, and so one more drawing.
+            figure.draw_without_rendering()
+            figure.set_layout_engine(None)
             return {name: _bytes(figure, name, left_out) for name, left_out in FORMATS.items()}
 
 

@@ -3,6 +3,7 @@ user's code as `code`. Later edits of either do not affect the job."""
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from collections.abc import Iterable, Mapping
@@ -49,6 +50,12 @@ def copy_package(folder: Path, plan: Plan) -> None:
 
 def package_files(plan: Plan) -> dict[str, bytes]:
     """The content of `src`, by the paths of the files in it. Raises OSError."""
+    return _job_side() | {name: text.encode() for name, text in texts([plan]).items()}
+
+
+@functools.cache
+def _job_side() -> dict[str, bytes]:
+    """The files of `JOB_SIDE`. A command that submits many runs reads them once."""
     found = {}
     ignored = shutil.ignore_patterns(*NEVER_COPIED)
     for name in JOB_SIDE:
@@ -61,15 +68,16 @@ def package_files(plan: Plan) -> dict[str, bytes]:
             for file in set(files) - left_out:
                 inside = path.removeprefix(f"{PACKAGE}/")
                 found[f"hpc_amp/{inside}/{file}"] = Path(path, file).read_bytes()
-    return found | {name: text.encode() for name, text in texts([plan]).items()}
+    return found
 
 
 def write_package(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files by their paths in `folder`. Raises OSError."""
+    for parent in {os.path.dirname(name) for name in files}:
+        os.makedirs(folder / parent, exist_ok=True)
     for name, content in files.items():
-        copy = folder / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(content)
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(content)
 
 
 def texts(plans: Iterable[Plan]) -> dict[str, str]:

@@ -64,7 +64,7 @@ def _write(shared: Path, files: dict[str, bytes]) -> None:
         write_package(stage, files)
         now = time.time_ns()
         for name in files:
-            os.utime(stage / name, ns=(now, now))  # see `_is_as_written`
+            os.utime(f"{stage}/{name}", ns=(now, now))  # see `_is_as_written`
         try:
             os.rename(stage, shared)
         except OSError:
@@ -88,24 +88,26 @@ def _is_as_written(copy: Path, files: dict[str, bytes]) -> bool:
     """Whether a copy certainly has these files, unchanged. All its files got the same time when it
     was written, so a stat of each shows it: on a shared file system, to read them takes long."""
     sizes, times = {}, set()
-    for name in _names(copy):
-        status = os.stat(copy / name)
+    for name, entry in _entries(str(copy)):
+        status = entry.stat()
         sizes[name] = status.st_size
         times.add(status.st_mtime_ns)
     return len(times) == 1 and sizes == {name: len(content) for name, content in files.items()}
 
 
 def _content(folder: Path) -> Iterator[tuple[str, bytes]]:
-    for name in _names(folder):
+    for name, _ in _entries(str(folder)):
         yield name, (folder / name).read_bytes()
 
 
-def _names(folder: Path) -> Iterator[str]:
-    """The files of a copy, without what Python adds to it."""
-    for path, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name not in NEVER_COPIED]
-        for name in names:
-            yield os.path.relpath(os.path.join(path, name), folder)
+def _entries(folder: str, inside: str = "") -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """The files of a copy by their paths in it, without what Python adds to it."""
+    with os.scandir(f"{folder}/{inside}") as entries:
+        for entry in entries:
+            if not entry.is_dir(follow_symlinks=False):
+                yield f"{inside}{entry.name}", entry
+            elif entry.name not in NEVER_COPIED:
+                yield from _entries(folder, f"{inside}{entry.name}/")
 
 
 def remove_unused(folders: Iterable[Path], *, older_than: float = _ABANDONED) -> int:

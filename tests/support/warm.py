@@ -269,8 +269,10 @@ def import_commands() -> None:
 
 def rehearse() -> None:
     """Make the launch scripts of a training and of a program: the first job imports the keys of its
-    task, and compiles the template. What depends on installed packages is forgotten again."""
+    task, and compiles the template. Read the known failures, which compiles hundreds of patterns.
+    What depends on installed packages is forgotten again."""
     from hpc_amp.config import command
+    from hpc_amp.explain.failures import known_failures
     from hpc_amp.jobs.render import render
     from hpc_amp.jobs.submit import prepare
     from hpc_amp.schedulers import grammars
@@ -283,6 +285,7 @@ def rehearse() -> None:
             render(plan)
     command._runtimes.cache_clear()
     grammars.cache_clear()
+    known_failures()
 
 
 def import_standins() -> None:

@@ -214,17 +214,17 @@ def test_the_loss_falls(mode: str) -> None:
     before = weights_digest(networks)
     policy = PrecisionPolicy.create(task.train.precision, CPU)
     tuning = FineTuning(task, networks, policy)
-    found = tuning.run(references, 60, 0, "scene")
+    found = tuning.run(references, 40, 0, "scene")
     assert set(found) == {"perceptual"}
     losses = found["perceptual"]
-    assert losses.shape == (60,) and losses.isfinite().all()
+    assert losses.shape == (40,) and losses.isfinite().all()
     assert losses[-10:].mean() < 0.9 * losses[:10].mean()
     assert weights_digest(networks) == before != weights_digest(tuning.networks)
     generator = tuning.networks["generator"]
     assert not generator.training
     assert all(p.dtype == torch.float32 and p.grad is None for p in generator.parameters())
-    again = tuning.run(references, 60, 0, "scene")
-    assert torch.equal(again["perceptual"], losses), "it begins with the weights of the run"
+    again = tuning.run(references, 5, 0, "scene")
+    assert torch.equal(again["perceptual"], losses[:5]), "it begins with the weights of the run"
 
 
 def test_what_draws_learns_at_the_rate_of_the_generator() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.environment import REPOSITORY, clean_environ
+from support.warm_python import WarmPython
 
 SCRIPT = REPOSITORY / "benchmarks" / "gpu.sh"
 
@@ -28,9 +29,12 @@ def program(path: Path, lines: str) -> Path:
     return path
 
 
-def test_the_small_form_measures(warm_python: Path, tmp_path: Path) -> None:
-    done = gpu(tmp_path, "--small", "overhead", "checkpoint", "dcgan", python=warm_python)
-    logs = {path.stem: path.read_text() for path in tmp_path.iterdir()}
+def test_the_small_form_measures(warm_pythons: WarmPython, tmp_path: Path) -> None:
+    measured = ("*/overhead.py*", "*/checkpoint.py*")
+    python = warm_pythons.interpreter(tmp_path / "env", *measured)
+    out = tmp_path / "out"
+    done = gpu(out, "--small", "overhead", "checkpoint", "dcgan", python=python)
+    logs = {path.stem: path.read_text() for path in out.iterdir()}
     assert done.returncode == 0, done.stdout + done.stderr + "".join(logs.values())
     assert "The losses of all contestants were equal to a millionth." in logs["overhead"]
     assert "times shorter than torch.save's" in logs["checkpoint"]

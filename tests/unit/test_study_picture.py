@@ -32,7 +32,7 @@ def analysed(
 
 
 def colours(png: bytes) -> set[object]:
-    counted = Image.open(io.BytesIO(png)).convert("RGB").getcolors(2**24)
+    counted = Image.open(io.BytesIO(png)).convert("RGB").getcolors(2**16)
     assert counted is not None
     return {colour for _, colour in counted}
 
