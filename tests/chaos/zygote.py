@@ -19,6 +19,7 @@ from typing import Any
 import torch._dynamo
 import torch.utils.tensorboard  # noqa: F401
 import torchvision  # noqa: F401
+from support.warm import import_writers
 
 from chaos import mishaps
 from hpc_amp.config.schema import to_plain
@@ -27,7 +28,6 @@ from hpc_amp.tasks import registry
 from hpc_amp.tasks.classification import task  # noqa: F401
 from hpc_amp.train import __main__ as program
 from hpc_amp.train import session  # noqa: F401
-from support.warm import import_writers
 
 
 def main() -> None:

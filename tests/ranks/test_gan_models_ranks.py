@@ -18,7 +18,7 @@ STOP = 3
 """In the middle of the second epoch."""
 EPOCHS = {"pix2pixhd": 3}
 """Of more than two: pix2pixHD updates other networks in the third. Each has two steps."""
-SCALES = {"spade": 2.0**13, "pix2pixhd": 2.0**13, "unit": 2.0**16, "munit": 2.0**16}
+SCALES = {"spade": 2.0**13, "pix2pixhd": 2.0**14, "unit": 2.0**16, "munit": 2.0**16}
 """First loss scales, of which some overflow and some do not."""
 TOLERANCES = {"spade": (5e-2, 1e-2)}
 """Relative and absolute, of losses. After five steps, those of SPADE differ by percents."""

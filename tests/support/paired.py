@@ -10,30 +10,30 @@ from hpc_amp.train.engine import Engine
 from support.gan_checks import merged
 from support.training import engine
 
-JUDGES = {"width": 4, "layers": 1, "scales": 2}
+JUDGES = {"width": 8, "layers": 1, "scales": 2}
 MODELS: dict[str, dict[str, Any]] = {
     "spade": {
         "task": "spade",
         "spade": {
-            "width": 4,
+            "width": 8,
             "stages": 2,
-            "hidden": 4,
+            "hidden": 8,
             "norm": "instance",
             "style_encoder": True,
             "style": 4,
-            "encoder_width": 4,
+            "encoder_width": 8,
             "discriminator": JUDGES,
         },
     },
     "pix2pixhd": {
         "task": "pix2pixhd",
         "pix2pixhd": {
-            "width": 4,
+            "width": 8,
             "downsamplings": 1,
             "blocks": 1,
             "discriminator": JUDGES,
             "enhancer": {"blocks": 1, "coarse_epochs": 1, "fine_epochs": 1},
-            "instance_features": {"width": 4, "downsamplings": 1},
+            "instance_features": {"width": 8, "downsamplings": 1},
         },
     },
 }

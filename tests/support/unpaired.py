@@ -12,10 +12,10 @@ from support.training import engine
 
 NAMES = ("unit", "munit")
 NETWORKS: dict[str, Any] = {
-    "width": 4,
+    "width": 8,
     "downs": 1,
     "blocks": 1,
-    "discriminator_width": 4,
+    "discriminator_width": 8,
     "discriminator_layers": 2,
     "discriminator_scales": 1,
 }
