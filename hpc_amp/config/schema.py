@@ -613,10 +613,16 @@ def to_plain(value: Any) -> Any:
 def from_plain(cls: type[T], plain: dict[str, Any]) -> T:
     """Restore a dataclass from the result of `to_plain`. Values are not checked: they were
     validated when the job was submitted. Raises TypeError for an unknown key."""
-    hints = typing.get_type_hints(cls)
+    hints = _hints_of(cls)
     names = {key_of(each): each.name for each in fields(cls)}  # type: ignore[arg-type]
     values = {names.get(key, key): value for key, value in plain.items()}
     return cls(**{name: _revive(hints.get(name), value) for name, value in values.items()})
+
+
+@functools.cache
+def _hints_of(cls: type) -> dict[str, Any]:
+    """The types of a dataclass's fields, by name. Python compiles each of them anew."""
+    return typing.get_type_hints(cls)
 
 
 def _revive(hint: Any, value: Any) -> Any:

@@ -28,9 +28,12 @@ class Lpips:
         from torchmetrics.functional.image import lpips
 
         assert config.weights is not None
-        # torchmetrics' own way to make the network downloads its weights.
-        with torch.random.fork_rng(devices=[]):
+        # torchmetrics' own way to make the network downloads its weights. This one would draw them,
+        # up to 140 million.
+        with torch.device("meta"):
             network = lpips._LPIPS(pretrained=False, pnet_rand=True, net=config.network)
+        network.to_empty(device="cpu")
+        network.scaling_layer = lpips.ScalingLayer()  # its numbers are in no file
         weights = read_weights(config.weights, config.network)
         # `slice1.0.weight` and `slices.0.0.weight` are torchvision's `features.0.weight`.
         names = {

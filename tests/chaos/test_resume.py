@@ -49,7 +49,7 @@ def train(
 
     def make(precision: str, workers: int) -> Run:
         config = {
-            "model": {"name": "resnet8", "width": 8},
+            "model": {"name": "resnet8", "width": 4},
             "data": {
                 "name": "imagefolder",
                 "root": str(images),

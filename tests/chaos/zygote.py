@@ -19,8 +19,10 @@ from typing import Any
 import torch._dynamo
 import torch.utils.tensorboard  # noqa: F401
 import torchvision  # noqa: F401
+from support.warm import import_writers
 
 from chaos import mishaps
+from hpc_amp.config.schema import to_plain
 from hpc_amp.distributed.ending import end_with_parent
 from hpc_amp.tasks import registry
 from hpc_amp.tasks.classification import task  # noqa: F401
@@ -67,6 +69,9 @@ def become_rank(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    import_writers()
+    whole = registry.job_from_plain({"name": "rehearsal", "train": {}})
+    registry.job_from_plain(to_plain(whole))  # once with all keys, for their types are kept
     gc.freeze()  # a collection in a fork would copy what it looks at
     main()
     os._exit(0)  # taking torch apart takes seconds

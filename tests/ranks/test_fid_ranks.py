@@ -25,7 +25,7 @@ pytestmark = pytest.mark.ranks
 
 SIZE = (32, 32)
 NETWORKS = ("lite0", "lite0_double")
-SHARES = {1: ([0, 40], [0, 40]), 3: ([0, 23, 40, 40], [0, 0, 40, 40])}
+SHARES = {1: ([0, 12], [0, 12]), 3: ([0, 8, 12, 12], [0, 0, 12, 12])}
 """By the number of ranks, where the share of each rank begins: of the set `a`, and of `b`, all of
 which one rank has."""
 
@@ -54,13 +54,13 @@ def main(folder: Path) -> None:
     world, device = resolve(os.environ), torch.device("cpu")
     setup.join(world, device, 600)
     stream = torch.Generator().manual_seed(0)
-    real = torch.rand(40, 3, *SIZE, generator=stream) * 2 - 1
-    made = real.lerp(torch.rand(40, 3, *SIZE, generator=stream), 0.3)
+    real = torch.rand(12, 3, *SIZE, generator=stream) * 2 - 1
+    made = real.lerp(torch.rand(12, 3, *SIZE, generator=stream), 0.3)
     result = {}
     for network in NETWORKS:
         place = f"support.lite0:{network}"
         fid = FeatureDistance(
-            network=place, weights=lite0.WEIGHTS, kid_subsets=3, kid_subset_size=20
+            network=place, weights=lite0.WEIGHTS, kid_subsets=3, kid_subset_size=6
         )
         distances = SetDistances(("a", "b"), world, device, fid=fid, size=SIZE)
         for name, starts in zip(("a", "b"), SHARES[world.size], strict=True):

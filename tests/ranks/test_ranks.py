@@ -41,6 +41,7 @@ COMMON: dict[str, Any] = {
 # Overflows at once, and again each time that the scale has grown back.
 FP16: dict[str, Any] = {
     **COMMON,
+    "model": {"name": "resnet8", "norm": "group", "width": 4},
     "max_steps": 20,
     "precision": {"mode": "fp16", "init_scale": 2.0**24, "growth_interval": 2},
     "ema": 0.9,

@@ -9,6 +9,7 @@ is a deadline in the past for all. With a stop, the ranks exchange after every s
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -22,9 +23,10 @@ from typing import Any
 import torch._dynamo
 import torch.utils.tensorboard  # noqa: F401
 
+from hpc_amp.config.schema import to_plain
 from hpc_amp.tasks import registry
 from hpc_amp.tasks.classification import task  # noqa: F401
-from hpc_amp.train import agreement, engine
+from hpc_amp.train import agreement, engine, session  # noqa: F401
 from hpc_amp.train.__main__ import main
 
 RANK = int(sys.argv[2])
@@ -93,6 +95,9 @@ def in_a_fork(entry: dict[str, Any]) -> bool:
 
 
 if __name__ == "__main__":
+    whole = registry.job_from_plain({"name": "rehearsal", "train": {}})
+    registry.job_from_plain(to_plain(whole))  # once with all keys, for their types are kept
+    gc.freeze()  # a collection in a fork would copy what it looks at
     for entry in json.loads(Path(sys.argv[1]).read_text()):
         wait_for_the_attempt_before(entry)
         if entry["size"] > RANK and not in_a_fork(entry):

@@ -242,7 +242,17 @@ def end(status: int) -> NoReturn:
 def import_torch() -> None:
     """What nearly every program with torch imports, torch._dynamo when it makes an optimizer."""
     importlib.import_module("torch._dynamo")
-    importlib.import_module("torch.utils.tensorboard")
+    import_writers()
+
+
+def import_writers() -> None:
+    """What writes curves, pictures and checkpoints, and is imported when it is first used."""
+    from PIL import Image
+
+    Image.init()
+    for name in ("tensorboard", "serialization.config"):
+        importlib.import_module(f"torch.utils.{name}")
+    importlib.import_module("tensorboard.plugins.hparams.metadata")
 
 
 def import_commands() -> None:

@@ -204,6 +204,7 @@ def test_a_task_without_pictures_has_no_samples(tmp_path: Path) -> None:
 
 # -- number formats -------------------------------------------------------------------------------
 
+FEW: dict[str, Any] = {"synthetic": {"train": 3, "test": 3}}
 TINY: dict[str, dict[str, Any]] = {
     "classification": {
         "model": {"name": "resnet8", "width": 8},
@@ -212,13 +213,14 @@ TINY: dict[str, dict[str, Any]] = {
     "dcgan": {**TRAIN, "gan": {**GAN, "eps": 1e-4}},
     # An R1 penalty is computed in fp32.
     **{name: plain_train(name, adversarial={"r1": 0.0}) for name in NAMES},
-    "munit": unpaired("munit", adversarial={"r1": 0.0}),
-    "unit": unpaired("unit", adversarial={"r1": 0.0}),
-    "spade": paired("spade", adversarial={"r1": 0.0}),
+    "munit": unpaired("munit", adversarial={"r1": 0.0}, images=FEW),
+    "unit": unpaired("unit", adversarial={"r1": 0.0}, images=FEW),
+    "spade": paired("spade", adversarial={"r1": 0.0}, images=FEW),
     # Without the enhancer, each network is in the first step; instance features need fp32 weights.
     "pix2pixhd": paired(
         "pix2pixhd",
         adversarial={"r1": 0.0},
+        images=FEW,
         pix2pixhd={"enhancer": None, "instance_features": None},
     ),
     "vid2vid": video(**ONE_VIDEO, adversarial={"r1": 0.0}),

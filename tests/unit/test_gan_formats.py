@@ -31,14 +31,15 @@ from hpc_amp.tasks.build import build_task
 from hpc_amp.tasks.registry import TASKS
 
 PENALTY = {"adversarial": {"r1": 1.0}}
+FEW = {"images": {"synthetic": {"train": 3, "test": 3}}}
 MODELS: dict[str, dict[str, Any]] = {
     "dcgan": {**DCGAN, "gan": {**GAN, "eps": 1e-4}},
     "dcgan, group norm": {**DCGAN, "gan": {**GAN, "eps": 1e-4, "norm": "group"}},
-    "spade": paired("spade", **PENALTY),
-    "spade, batch norm": paired("spade", spade={"norm": "batch"}, **PENALTY),
-    "pix2pixhd": paired("pix2pixhd", **PENALTY),
-    "unit": unpaired("unit", **PENALTY),
-    "munit": unpaired("munit", **PENALTY),
+    "spade": paired("spade", **FEW, **PENALTY),
+    "spade, batch norm": paired("spade", spade={"norm": "batch"}, **FEW, **PENALTY),
+    "pix2pixhd": paired("pix2pixhd", **FEW, **PENALTY),
+    "unit": unpaired("unit", **FEW, **PENALTY),
+    "munit": unpaired("munit", **FEW, **PENALTY),
     "funit": few_shot("funit", **PENALTY),
     "coco_funit": few_shot("coco_funit", **PENALTY),
     "vid2vid": video(**ONE_VIDEO, **PENALTY),

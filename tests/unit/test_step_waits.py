@@ -20,7 +20,7 @@ from hpc_amp.train.engine import Engine
 
 SMALL_IMAGES: dict[str, Any] = {
     "data": {"name": "synthetic", "synthetic": {"train": 64, "test": 8, "image_size": 8}},
-    "model": {"name": "resnet20"},
+    "model": {"name": "resnet8"},
     "clip_norm": 1.0,
 }
 SHORT_VIDEOS = {"synthetic": {"train": 4, "test": 1, "frames": 3}}
