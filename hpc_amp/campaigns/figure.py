@@ -42,8 +42,8 @@ def make_picture(
             figure = Figure(figsize=(width, height), layout="constrained", dpi=_DOTS_PER_INCH)
             FigureCanvasAgg(figure)
             draw(figure)
-            # Each format would be laid out anew, and drawn once more for that. With "none" instead of
-            # None, there is still an engine, and so one more drawing.
+            # Each format would be laid out anew, and drawn once more for that. The engine "none"
+            # would do so, too.
             figure.draw_without_rendering()
             figure.set_layout_engine(None)
             return {name: _bytes(figure, name, left_out) for name, left_out in FORMATS.items()}
