@@ -610,7 +610,7 @@ def to_plain(value: Any) -> Any:
 def from_plain(cls: type[T], plain: dict[str, Any]) -> T:
     """Restore a dataclass from the result of `to_plain`. Values are not checked: they were
     validated when the job was submitted. Raises TypeError for an unknown key."""
-    hints = _hints_of(cls)
+    hints = _hints_of(cls)  # type: ignore[arg-type]
     names = {key_of(each): each.name for each in fields(cls)}  # type: ignore[arg-type]
     values = {names.get(key, key): value for key, value in plain.items()}
     return cls(**{name: _revive(hints.get(name), value) for name, value in values.items()})
