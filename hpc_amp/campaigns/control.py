@@ -69,7 +69,21 @@ def cancel(campaign: Campaign, on_wait: Callable[[], object]) -> list[PointStatu
         for status in started:
             if status.job_id is not None and status.job_id not in tasks:
                 scheduler.cancel(status.job_id)
+        _record_late_starts(campaign, [s.index for s in before if s.run is None], reason)
     return before
+
+
+def _record_late_starts(campaign: Campaign, points: Sequence[int], reason: str) -> None:
+    """Record the cancellation in those runs of `points` that have started since the states of all
+    points were read."""
+    from hpc_amp.jobs.status import RunView
+
+    names = campaign.run_names()
+    for index in points:
+        if index in names:
+            run_dir = campaign.folder / "points" / names[index]
+            if (run_dir / "state.jsonl").exists() and not RunView(run_dir).ended:
+                record_event(run_dir, "cancelled", reason=reason)
 
 
 def drop(campaign: Campaign, statuses: Sequence[PointStatus], points: Sequence[int]) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +38,7 @@ from hpc_amp.campaigns.submit import describe, parts_of, write
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.schedulers import get_scheduler
+from hpc_amp.schedulers.slurm.arrays import SlurmArrays
 from hpc_amp.sweep.view import SWEEP
 
 
@@ -456,6 +458,27 @@ def test_cancelling_ends_the_array_and_is_remembered(tmp_path: Path, squeue: Que
     assert states(point_statuses(sweep)) == ["finished", "cancelled", "cancelled", "cancelled"]
     assert events(sweep.point_dir(1))[-1] == "cancelled"
     assert cancel(sweep, lambda: None) == []
+
+
+def test_a_point_that_starts_while_it_is_cancelled(
+    tmp_path: Path, squeue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = sweep_of(tmp_path, 3)
+    submit(sweep, range(3), "41")
+    squeue.say("41_0|RUNNING|None\n41_1|RUNNING|None\n41_2|PENDING|Priority\n")
+    end = SlurmArrays.cancel
+
+    def late(arrays: SlurmArrays, job_ids: Sequence[str]) -> None:
+        start(sweep, 0, "41_0")
+        start(sweep, 1, "41_1", "finished")
+        end(arrays, job_ids)
+        squeue.say("")
+
+    monkeypatch.setattr(SlurmArrays, "cancel", late)
+
+    cancel(sweep, lambda: None)
+
+    assert states(point_statuses(sweep)) == ["cancelled", "finished", "cancelled"]
 
 
 def test_what_the_scheduler_did_not_end_is_ended_by_the_next_try(
