@@ -10,9 +10,11 @@ import torch
 from support.warm import Warm
 from torch import Tensor
 
-from hpc_amp.config.schema import Train, from_plain
+from hpc_amp.config.build import build
+from hpc_amp.config.schema import Train
+from hpc_amp.config.source import parse
 from hpc_amp.distributed.world import World
-from hpc_amp.errors import KeyProblem
+from hpc_amp.errors import ConfigError, KeyProblem
 from hpc_amp.gan.data.batches import condition
 from hpc_amp.gan.data.config import (
     ClassData,
@@ -189,8 +191,9 @@ def test_sizes_that_do_not_fit_are_one_line() -> None:
             prepare_classes(ClassData(**keys), Train(batch_size=1), World(), CPU)
         return str(error.value)
 
-    with pytest.raises(ValueError, match="300 is outside 3 to 224"):
-        from_plain(ClassData, {"synthetic": {"classes": 300}})
+    keys: Any = parse("synthetic: {classes: 300}", lambda line: "a file")
+    with pytest.raises(ConfigError, match=r"synthetic\.classes.* 300 is outside 3 to 224"):
+        build(ClassData, keys)
     assert message(unseen=23).startswith(
         "train.images.unseen: of 24 synthetic classes, 23 held out leave less"
     )
