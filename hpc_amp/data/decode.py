@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from hpc_amp.data.errors import DataError
-from hpc_amp.data.pictures import centre_box, open_part, open_rgb, random_box
+from hpc_amp.data.pictures import Box, centre_box, open_part, open_rgb, random_box
 
 CENTRE = 224 / 256
 """The part of the shorter side that an evaluation uses: resize to 256 and crop to 224, as usual."""
@@ -43,20 +43,31 @@ def resize(image: Image.Image, side: int) -> Tensor:
 def training_view(path: str, seed: str, side: int, *, crop: bool, flip: bool) -> Tensor:
     """An image as a training sees it: uint8 [3, side, side].
 
-    With `crop`, a random part of the image, and otherwise its centre; with `flip`, half of all
-    seeds mirror it. Equal arguments give equal pixels. Raises DataError.
+    The part of the image and whether it is mirrored are those of `training_part`. Equal arguments
+    give equal pixels. Raises DataError.
     """
-    random = Random(seed)
-    part = open_part(
-        path,
-        lambda width, height: (
-            random_box(width, height, random) if crop else centre_box(width, height, CENTRE)
-        ),
-        needed=side,
-    )
-    if flip and random.random() < 0.5:
+    mirrored = False
+
+    def choose(width: int, height: int) -> Box:
+        nonlocal mirrored
+        box, mirrored = training_part(width, height, seed, crop=crop, flip=flip)
+        return box
+
+    part = open_part(path, choose, needed=side)
+    if mirrored:
         part = part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     return resize(part, side)
+
+
+def training_part(
+    width: int, height: int, seed: str, *, crop: bool, flip: bool
+) -> tuple[Box, bool]:
+    """The box that a training uses of an image of this size in pixels, and whether it is mirrored.
+    With `crop`, a random box, and otherwise the centre; with `flip`, half of all seeds mirror it.
+    """
+    random = Random(seed)
+    box = random_box(width, height, random) if crop else centre_box(width, height, CENTRE)
+    return box, flip and random.random() < 0.5
 
 
 def centre_view(path: str, side: int, part: float = CENTRE) -> Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import logging
-import struct
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from torch import Tensor
 from hpc_amp.data.decode import resize
 from hpc_amp.data.decoders import Decoder, View, pixels_of
 from hpc_amp.data.errors import DataError
-from hpc_amp.data.pictures import UNREADABLE, Box
+from hpc_amp.data.pictures import UNREADABLE, Box, is_whole_upright_jpeg
 from hpc_amp.data.readers import Readers
 
 log = logging.getLogger(__name__)
@@ -33,9 +32,6 @@ CHUNK = 32
 are decoded in their full size."""
 TOLERANCE = 4.0
 """By how many levels of 255 the pixels of a test image may differ on average."""
-
-_ORIENTATION, _UPRIGHT = 0x0112, 1  # an EXIF tag, and its usual value
-_END_OF_IMAGE = b"\xff\xd9"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +154,12 @@ class DaliDecoder(Decoder):
             content = Path(view.path).read_bytes()
             with Image.open(io.BytesIO(content)) as image:
                 suitable = (
-                    image.format == "JPEG"
-                    and content.endswith(_END_OF_IMAGE)
+                    is_whole_upright_jpeg(image, content)
                     and image.mode in ("L", "RGB")
                     and image.info.get("adobe_transform") != 0  # stored as red, green and blue
-                    and image.getexif().get(_ORIENTATION, _UPRIGHT) == _UPRIGHT
                 )
                 return _Jpeg(content, *view.part(*image.size)) if suitable else None
-        except (*UNREADABLE, struct.error):
+        except UNREADABLE:
             return None
 
     def _run(self, jpegs: Sequence[_Jpeg]) -> Tensor:

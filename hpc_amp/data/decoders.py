@@ -5,15 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from random import Random
 
 import PIL
 import torch
 from torch import Tensor
 
-from hpc_amp.data.decode import CENTRE, centre_view, training_view
+from hpc_amp.data.decode import CENTRE, centre_view, training_part, training_view
 from hpc_amp.data.memory import put
-from hpc_amp.data.pictures import Box, centre_box, random_box
+from hpc_amp.data.pictures import Box, centre_box
 from hpc_amp.data.readers import Readers
 
 
@@ -34,13 +33,10 @@ class View:
         return self.path
 
     def part(self, width: int, height: int) -> tuple[Box, bool]:
-        """The box that is used of an image of this size in pixels, and whether it is mirrored.
-        These are the choices of `training_view` and `centre_view`."""
+        """The box that is used of an image of this size in pixels, and whether it is mirrored."""
         if self.seed is None:
             return centre_box(width, height, CENTRE), False
-        random = Random(self.seed)
-        box = random_box(width, height, random) if self.crop else centre_box(width, height, CENTRE)
-        return box, self.flip and random.random() < 0.5
+        return training_part(width, height, self.seed, crop=self.crop, flip=self.flip)
 
 
 class Decoder(ABC):

@@ -149,15 +149,23 @@ def open_part(
     try:
         content = Path(path).read_bytes()
         with Image.open(io.BytesIO(content)) as image:
-            # The end of a file that was cut off would not be missed if the box is above it.
-            whole = content.endswith(_END_OF_IMAGE)
-            if image.format != "JPEG" or not whole or _orientation(image) != _UPRIGHT:
+            if not is_whole_upright_jpeg(image, content):
                 image = _upright_rgb(image, path)
                 return image.crop(choose(*image.size))
             box = choose(*image.size)
         return _jpeg_part(content, box, needed)
     except UNREADABLE as error:
         raise _unreadable(path, error) from error
+
+
+def is_whole_upright_jpeg(image: Image.Image, content: bytes) -> bool:
+    """Whether an opened file with this content is a JPEG of which a part can be decoded alone: not
+    to be turned, and not cut off, since the end would not be missed if the part is above it."""
+    return (
+        image.format == "JPEG"
+        and content.endswith(_END_OF_IMAGE)
+        and _orientation(image) == _UPRIGHT
+    )
 
 
 def _jpeg_part(content: bytes, box: Box, needed: int | None) -> Image.Image:
