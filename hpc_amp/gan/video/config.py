@@ -107,6 +107,9 @@ def known_regions(value: list[str]) -> None:
 class VideoData(PairedData):
     """Sequences of frames, each frame with a label map or another image that it is made from."""
 
+    HAS_REFERENCES: ClassVar[bool] = False
+    """Whether samples have images of other frames, too."""
+
     frames: FrameCounts = field(default_factory=FrameCounts)
     """How many frames a sample has."""
     flow: Annotated[Word, flow_source, SAMPLES] = "known"
@@ -134,7 +137,7 @@ class VideoData(PairedData):
             flow=self.flow == "known",
             points=self.points == "known",
             poses=bool(self.regions),
-            references=isinstance(self, ReferenceData),
+            references=self.HAS_REFERENCES,
         )
         check_batch(found, train)
         of_train = train.least_frames if isinstance(train, VideoTrain) else LEAST_FRAMES
@@ -146,6 +149,8 @@ class VideoData(PairedData):
 @section(kw_only=True, slots=True, frozen=True)
 class ReferenceData(VideoData):
     """Sequences of frames, each with images that show what the frames are to look like."""
+
+    HAS_REFERENCES: ClassVar[bool] = True
 
     references: Count = 1
     """Reference images of a sample, other frames of its sequence. A training sample has random
