@@ -19,7 +19,7 @@ import pytest
 from support import cluster as test_cluster
 from support.environment import in_ci
 from support.stubs import StubHost
-from support.warm import Warm
+from support.warm import FIXED, Warm
 from support.warm_python import WarmPython
 
 # Nothing of what the tests are collected into is garbage, and there are ten thousand of them.
@@ -133,9 +133,9 @@ def host(tmp_path: Path) -> StubHost:
 
 
 @pytest.fixture(scope="session")
-def warm() -> Iterator[Warm]:
+def warm(warm_pythons: WarmPython) -> Iterator[Warm]:
     """Runs programs with torch, without the seconds in which they would import it."""
-    made = Warm()
+    made = Warm("torch", FIXED, warm_pythons.fork)
     yield made
     made.close()
 
@@ -155,10 +155,12 @@ def warm_python(warm_pythons: WarmPython) -> Path:
 
 
 @pytest.fixture(scope="session")
-def warm_cluster(cluster: test_cluster.Cluster, warm_python: Path) -> test_cluster.Cluster:
+def warm_cluster(
+    cluster: test_cluster.Cluster, warm_pythons: WarmPython, warm_python: Path
+) -> test_cluster.Cluster:
     """The cluster with that Python in its containers."""
-    folder = str(warm_python.parents[1])
-    return dataclasses.replace(cluster, binds=[*cluster.binds, folder], python=str(warm_python))
+    folders = [str(warm_python.parents[1]), str(warm_pythons.home)]
+    return dataclasses.replace(cluster, binds=[*cluster.binds, *folders], python=str(warm_python))
 
 
 @pytest.fixture

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.warm_python import WarmPython
 
 from chaos.ranks import Run, Zygote
 
 
 @pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
+def zygote(warm_pythons: WarmPython) -> Iterator[Zygote]:
     """The process that forks ranks, one for all tests."""
-    made = Zygote("chaos.zygote", {"OMP_NUM_THREADS": "1"})
+    made = Zygote("chaos.zygote", {"OMP_NUM_THREADS": "1"}, python=warm_pythons.fork)
     yield made
     made.close()
 

@@ -54,11 +54,16 @@ INSTALLED = [
 
 class Warm(Zygote):
     """The process that forks programs. `imports` is a name in `IMPORTS`, `fixed` are variables that
-    it has, and each of its programs."""
+    it has, and each of its programs, and `python` is as for `Zygote`."""
 
-    def __init__(self, imports: str = "torch", fixed: Mapping[str, str] = FIXED) -> None:
+    def __init__(
+        self,
+        imports: str,
+        fixed: Mapping[str, str],
+        python: Sequence[str | Path] = (sys.executable,),
+    ) -> None:
         self._fixed = fixed
-        super().__init__("support.warm", fixed, imports)
+        super().__init__("support.warm", fixed, imports, python=python)
 
     def run(
         self,

@@ -15,8 +15,9 @@ enters its namespaces, and so has the node's name and addresses, and the contain
 container has to bind the folder. Its processes have to be visible on the host, and it may have no
 user namespace.
 
-Run as a program (`python warm_python.py SOCKET`), this file is the process that forks. What asks it
-is `support.warm_client`.
+Run as a program (`python warm_python.py FOLDER`), this file is the process that forks. What asks it
+is `support.warm_client`, which `tests/run` uses, too: the parts of the tests are forks of one such
+process.
 """
 
 from __future__ import annotations
@@ -48,26 +49,40 @@ PROGRAMS = (
     *("hpc_amp.train", "hpc_amp.train.generate", "hpc_amp.distributed.bandwidth"),
     "torch.distributed.run",
 )
+SHARED = "HPC_AMP_WARM"
+"""The variable with the folder of the process that forks for all parts of `make test`."""
+CLIENT = "warm_client.py"
 _HERE = Path(__file__).resolve().parent
 _PACKAGE = _HERE.parents[1] / "hpc_amp"
 
 
 class WarmPython:
-    """Makes the interpreter in a folder, and starts the process that forks."""
+    """Makes interpreters, and starts the process that forks, unless `tests/run` has started one."""
 
     def __init__(self, folder: Path) -> None:
-        environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-        self._socket = folder / "socket"
-        # A container has no other file of the tests.
-        self._client = folder / "warm_client.py"
-        self._client.write_text((_HERE / "warm_client.py").read_text())
+        self._server: subprocess.Popen[bytes] | None = None
+        if SHARED in os.environ:
+            self.home = Path(os.environ[SHARED])
+        else:
+            self.home = folder
+            environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+            environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+            words = [sys.executable, Path(__file__), self.home]
+            self._server = subprocess.Popen(words, env=environ, start_new_session=True)
+            while not self.socket.exists():
+                assert self._server.poll() is None
+                time.sleep(0.05)
         self.python = self.interpreter(folder)
-        words = [self.python, Path(__file__), self._socket]
-        self._server = subprocess.Popen(words, env=environ)
-        while not self._socket.exists():
-            assert self._server.poll() is None
-            time.sleep(0.05)
+
+    @property
+    def socket(self) -> Path:
+        """Where the process that forks is asked."""
+        return self.home / "socket"
+
+    @property
+    def fork(self) -> list[str | Path]:
+        """The words that begin a command line instead of `python`, for a fork."""
+        return [sys.executable, "-I", "-S", self.home / CLIENT, self.socket]
 
     def interpreter(self, folder: Path, *more: str) -> Path:
         """Makes an interpreter in a folder. What it forks are the modules in `PROGRAMS`, and the
@@ -83,7 +98,7 @@ class WarmPython:
             f'"-m {name}"|"-m {name} "*|*"/src -m {name}"|*"/src -m {name} "*' for name in PROGRAMS
         ]
         cases += ['"-u "*.py', '"-u "*.py" "*']
-        client = f'-I -S "{self._client}" "{self._socket}"'
+        client = f'-I -S "{self.home / CLIENT}" "{self.socket}"'
         python = folder / "bin" / "python"
         python.write_text(
             "#!/bin/bash\n"
@@ -96,26 +111,29 @@ class WarmPython:
         return python
 
     def close(self) -> None:
-        """End the process that forks."""
-        self._server.terminate()
-        self._server.wait()
+        """End the process that forks, if it is ours."""
+        if self._server is not None:
+            self._server.terminate()
+            self._server.wait()
 
 
 # ---- the process that forks ----------------------------------------------------------------------
 
 
-def serve(path: str) -> NoReturn:
+def serve(folder: Path) -> NoReturn:
     """Fork for each connection, answer with the fork's process number, and with its status once it
-    has ended."""
+    has ended. The folder gets the socket, and the client's program: a container has no other file
+    of the tests."""
+    (folder / CLIENT).write_text((_HERE / CLIENT).read_text())
     for name in ("torch._dynamo", "torch.utils.tensorboard", "torchvision", PROGRAMS[-1]):
         importlib.import_module(name)
     installed = [entry for entry in sys.path if entry != str(_HERE)]
     _know_the_code_of(_PACKAGE)
     gc.freeze()  # a collection in a fork would copy what it looks at
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listening.bind(f"{path}.part")
+    listening.bind(str(folder / "part"))
     listening.listen(100)
-    os.rename(f"{path}.part", path)
+    os.rename(folder / "part", folder / "socket")
     events = selectors.DefaultSelector()
     events.register(listening, selectors.EVENT_READ)
     while True:
@@ -247,4 +265,4 @@ def _become(
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(Path(sys.argv[1]))

@@ -7,7 +7,8 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from support.environment import REPOSITORY, clean_environ
@@ -15,14 +16,20 @@ from support.environment import REPOSITORY, clean_environ
 
 class Zygote:
     """`python -m MODULE WORDS`, which answers each line of its input, a request in JSON, with a
-    line."""
+    line. `python` begins its command line: `WarmPython.fork` makes it a fork."""
 
-    def __init__(self, module: str, environ: Mapping[str, str], *words: str) -> None:
+    def __init__(
+        self,
+        module: str,
+        environ: Mapping[str, str],
+        *words: str,
+        python: Sequence[str | Path] = (sys.executable,),
+    ) -> None:
         self._one_at_a_time = threading.Lock()
         environ = clean_environ(**environ)
         environ["PYTHONPATH"] += f":{REPOSITORY / 'tests'}"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *words],
+            [*python, "-m", module, *words],
             env=environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -112,19 +112,19 @@ def test_a_training_ends_and_is_ended_as_its_python(
 
 @pytest.mark.parametrize("sent", ["nothing", "a part", "all"])
 def test_a_python_that_is_killed_while_it_asks_takes_its_training_along(
-    warm_python: Path, tmp_path: Path, environ: dict[str, str], sent: str
+    warm_pythons: WarmPython, tmp_path: Path, environ: dict[str, str], sent: str
 ) -> None:
     words = ["-m", "hpc_amp.train", "wait"]
     encoded = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
     facts = {"words": words, "cwd": str(tmp_path), "environ": encoded}
     request = marshal.dumps({**facts, "executable": sys.executable})
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
-        server.connect(str(warm_python.parents[1] / "socket"))
+        server.connect(str(warm_pythons.socket))
         if sent != "nothing":
             socket.send_fds(server, [len(request).to_bytes(8, "big")], [0, 1, 2])
             server.sendall(request if sent == "all" else request[:9])
 
-    next_one = start(warm_python, tmp_path, environ, "exit")
+    next_one = start(warm_pythons.python, tmp_path, environ, "exit")
     next_one.communicate()
     assert next_one.returncode == 3
     if (tmp_path / "pid").exists():
