@@ -116,15 +116,18 @@ def check_job(loaded: LoadedJob, site: Site | None = None) -> None:
 
 
 def _check_launch(loaded: LoadedJob, job: Job) -> None:
-    margin, walltime = (
-        parse_duration(job.resources.stop_margin),
-        parse_duration(job.resources.walltime),
-    )
-    if margin >= walltime:
+    margin, walltime = job.resources.stop_margin, job.resources.walltime
+    if parse_duration(margin) >= parse_duration(walltime):
+        if loaded.tree.has("job.stop_margin"):
+            raise loaded.error(
+                "job.stop_margin",
+                f"{margin} leaves nothing of the walltime {walltime}",
+                "make it smaller, or the walltime longer",
+            )
         raise loaded.error(
-            "job.stop_margin",
-            f"{job.resources.stop_margin} leaves nothing of the walltime {job.resources.walltime}",
-            "make it smaller, or the walltime longer",
+            "job.walltime",
+            f"nothing of {walltime} is left: job.stop_margin is {margin}",
+            "make it longer, or job.stop_margin smaller",
         )
     if job.launch.method == "single" and job.world_size > 1:
         raise loaded.error(

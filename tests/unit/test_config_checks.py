@@ -93,8 +93,10 @@ CASES = {
     + "  profile: {steps: [2, 4], ranks: [0, 8]}\njob: {nodes: 2, gpus_per_node: 4}": "job.yaml:3: "
     "train.profile.ranks: there is no rank 8: the job has 8, counted from 0; leave it out, or ask "
     "for more nodes",
-    RUN + "job: {walltime: 2m}": "job.yaml:3: job.stop_margin: 2m leaves nothing of the walltime "
-    "2m; make it smaller, or the walltime longer",
+    RUN + "job: {walltime: 2m}": "job.yaml:3: job.walltime: nothing of 2m is left: "
+    "job.stop_margin is 2m; make it longer, or job.stop_margin smaller",
+    RUN + "job: {walltime: 3m, stop_margin: 5m}": "job.yaml:3: job.stop_margin: 5m leaves nothing "
+    "of the walltime 3m; make it smaller, or the walltime longer",
     RUN + "launch: single\njob: {nodes: 2, gpus_per_node: 4}": "job.yaml:3: launch.method: single "
     "starts one process, but the job has 8 ranks (2 nodes x 4); use auto, or set job.nodes=1 and "
     "job.ranks_per_node=1",
