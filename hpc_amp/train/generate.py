@@ -334,7 +334,8 @@ def write_images(
         with contextlib.ExitStack() as stack:
             film = None
             if request.fps is not None:
-                film = stack.enter_context(video_file(folder / VIDEO, request.fps))
+                with _writing(folder):
+                    film = stack.enter_context(video_file(folder / VIDEO, request.fps))
             for file, image in frames:
                 pixels = _pixels(image)
                 with _writing(folder):
@@ -343,6 +344,8 @@ def write_images(
                         film(pixels)
                 made += 1
                 tell(made)
+            with _writing(folder):
+                stack.close()  # writes the end of the video
     return made
 
 

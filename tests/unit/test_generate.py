@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import resource
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,7 @@ from support.video import write_videos
 from hpc_amp.config.schema import Job, from_plain, to_plain
 from hpc_amp.data.errors import DataError
 from hpc_amp.distributed.world import World
-from hpc_amp.errors import InputError, UsageError
+from hpc_amp.errors import InputError, JobError, UsageError
 from hpc_amp.gan.data.synthetic import draw_pairs
 from hpc_amp.gan.generation import Request, read_images
 from hpc_amp.gan.video.mp4 import video_file
@@ -399,6 +402,35 @@ def test_each_sequence_becomes_a_video_beside_its_frames(
     for number, pixels in enumerate(shown):
         with Image.open(tmp_path / f"one/scene 1/frame-{number:03d}.png") as png:
             assert np.abs(pixels.astype(int) - np.asarray(png).astype(int)).mean() < 12
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
+def test_a_video_that_a_full_disk_cuts_off_is_said_and_removed(
+    video_run: Path, tmp_path: Path
+) -> None:
+    write_videos(tmp_path, sequences=1)
+    out = tmp_path / "small"
+    out.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "test", out], check=True)
+
+    def fill(made: int) -> None:
+        """After the last frame."""
+        if made == 4:
+            with contextlib.suppress(OSError), open(out / "all", "wb", buffering=0) as file:
+                while file.write(bytes(4096)):
+                    pass
+
+    try:
+        world = World(rank=0, size=1)
+        request = generate.make_request(
+            world, tmp_path / "test_A", out, None, None, None, None, 0, 8, 12
+        )
+        with pytest.raises(JobError, match=r"small/scene 0 cannot be written to: .*No space left"):
+            generate.write_images(load_generator(video_run), request, out, fill)
+        kept = sorted(file.suffix for file in (out / "scene 0").iterdir())
+        assert kept == [".png"] * 4, "and neither the video nor a part of it"
+    finally:
+        subprocess.run(["umount", "--lazy", out], check=True)
 
 
 def test_a_long_video_takes_the_memory_of_some_frames(tmp_path: Path) -> None:
