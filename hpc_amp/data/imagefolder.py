@@ -15,7 +15,7 @@ from hpc_amp.data.errors import DataError
 from hpc_amp.data.images import Images, ImageSet
 from hpc_amp.data.names import folders_in, images_in
 from hpc_amp.data.pictures import upright_size
-from hpc_amp.data.together import together
+from hpc_amp.data.together import from_main, together
 from hpc_amp.distributed.collect import gather
 from hpc_amp.distributed.world import World
 from hpc_amp.models.build import SMALL_IMAGE
@@ -69,9 +69,7 @@ def missing(root: Path) -> str | None:
 def scan(root: Path) -> Folder:
     """List the files below `root`. Raises DataError if a class is empty, or if the classes of
     training and test images differ."""
-    test = _test_folder(root)
-    if test is None:
-        raise DataError(f"the image folder {root} is not visible from every node")
+    test = _test_folder(root) or root / "test"
     train, held_out = _classes(root / "train"), _classes(test)
     if train.keys() != held_out.keys():
         odd = sorted(train.keys() ^ held_out.keys())
@@ -132,16 +130,35 @@ def decode(folder: Folder, plan: ResizePlan) -> ImageSet:
     )
 
 
-def decode_once_per_node(root: Path, plan: ResizePlan, world: World) -> ImageSet:
-    """Decode all images below `root`. Returns them on every rank. A collective call.
+def look(root: Path, data: schema.Data, world: World) -> tuple[Folder, ResizePlan]:
+    """List the files below `root` and decide how they are used, on rank 0 for all: on a shared file
+    system, a million files that each rank lists are too many questions. Raises DataError as `scan`
+    and `plan` do, and where a rank does not see `root`. A collective call."""
+
+    def find() -> tuple[Folder, ResizePlan]:
+        folder = scan(root)
+        return folder, plan(folder, data)
+
+    found = from_main(world, find)
+    together(world, lambda: _check_visible(root))
+    return found
+
+
+def _check_visible(root: Path) -> None:
+    if not (root / "train").is_dir():
+        raise DataError(f"the image folder {root} is not visible from every node")
+
+
+def decode_once_per_node(folder: Folder, plan: ResizePlan, world: World) -> ImageSet:
+    """Decode all images of `folder`. Returns them on every rank. A collective call.
 
     The first rank of each node decodes the images and writes them to a file on the node, which all
     ranks of the node map into memory, so the pixels are in its memory once. The file is deleted
     when all ranks have opened it; nothing is left behind, however the job ends.
     """
     if world.local_size == 1:
-        return together(world, lambda: decode(scan(root), plan))
-    path = together(world, lambda: _write(root, plan) if world.local_rank == 0 else None)
+        return together(world, lambda: decode(folder, plan))
+    path = together(world, lambda: _write(folder, plan) if world.local_rank == 0 else None)
     leader = world.rank - world.local_rank
     shared = gather(world, path)[leader] or ""
     try:
@@ -151,10 +168,10 @@ def decode_once_per_node(root: Path, plan: ResizePlan, world: World) -> ImageSet
             os.unlink(path)
 
 
-def _write(root: Path, plan: ResizePlan) -> str:
+def _write(folder: Folder, plan: ResizePlan) -> str:
     """Decode all images into a file on this node. Returns its path. Raises DataError if it does not
     fit."""
-    images = decode(scan(root), plan)
+    images = decode(folder, plan)
     content = {
         "name": images.name,
         "classes": images.classes,

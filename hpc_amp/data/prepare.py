@@ -69,11 +69,11 @@ def prepare(train: schema.Train, world: World, device: torch.device) -> Prepared
     if data.name != "imagefolder":
         images = together(world, lambda: PUBLIC_SETS[data.name].load(root))
         return _in_memory(images, train, world, device)
-    plan = from_main(world, lambda: imagefolder.plan(imagefolder.scan(root), data))
+    folder, plan = imagefolder.look(root, data, world)
     if plan.in_memory:
-        images = imagefolder.decode_once_per_node(root, plan, world)
+        images = imagefolder.decode_once_per_node(folder, plan, world)
         return _in_memory(images, train, world, device)
-    return _streamed(together(world, lambda: imagefolder.scan(root)), plan, train, world, device)
+    return _streamed(folder, plan, train, world, device)
 
 
 def _root(data: schema.Data) -> Path:

@@ -184,8 +184,10 @@ def test_streamed_evaluation_sees_every_image_once(tmp_path: Path) -> None:
 RANK = """
 import datetime, os, sys, torch, torch.distributed as dist
 from hpc_amp.config import schema
+from hpc_amp.data import imagefolder
 from hpc_amp.data.decoder_dali import DaliDecoder
 from hpc_amp.data.prepare import prepare
+from hpc_amp.distributed.collect import gather
 from hpc_amp.distributed.world import World
 rank, store, root, broken = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2,
@@ -194,12 +196,19 @@ world = World(rank=rank, size=2, local_rank=rank, local_size=2)
 data = schema.Data(name="imagefolder", root=root)
 def run(data):
     return prepare(schema.Train(batch_size=4, data=data), world, torch.device("cpu"))
+if rank:
+    imagefolder.images_in = imagefolder.folders_in = None  # rank 0 looks for all
 found = run(data)
 print(found.training.images.pixels.sum().item(), found.training.images.labels.tolist())
+streamed = schema.Data(name="imagefolder", root=root, in_memory=False, image_size=32, workers=0)
+batches = run(streamed).training.epoch(0)
+labels = torch.cat([labels for step in batches for _, labels in step]).tolist()
+print(sorted(sum(gather(world, labels), [])))
 DaliDecoder.problem = lambda self: "absent on rank 1" if rank else None
 dali = schema.Data(name="imagefolder", root=root, in_memory=False, decoder="dali")
 for name in (
-    schema.Data(name="imagefolder", root=broken), schema.Data(root=root, download=False), dali
+    schema.Data(name="imagefolder", root=broken), schema.Data(root=root, download=False), dali,
+    schema.Data(name="imagefolder", root=f"{root}-{rank}"),
 ):
     try:
         run(name)
@@ -219,6 +228,7 @@ os._exit(0)  # as the engine does: taking the group down can hang with torch 2.1
 @pytest.mark.ranks
 def test_two_ranks_decode_once_and_fail_together(warm: Warm, tmp_path: Path) -> None:
     root = write_images(tmp_path / "pets")
+    write_images(tmp_path / "pets-0")  # of which rank 1 looks for another one
     broken = write_images(tmp_path / "broken")
     (broken / "train" / "cat" / "000.png").write_bytes(b"")
     with tempfile.TemporaryDirectory() as node:
@@ -235,9 +245,11 @@ def test_two_ranks_decode_once_and_fail_together(warm: Warm, tmp_path: Path) -> 
     assert first == second
     lines = first.splitlines()
     assert lines[0].endswith(f"{[0] * 8 + [1] * 8}")
-    assert lines[1].startswith("DataError the image")
-    assert lines[2].startswith("DataError CIFAR-10 is not in")
-    assert lines[3].startswith("DataError train.data.decoder=dali: absent on rank 1; ")
-    assert lines[4] == "SYNTHETIC []"  # no decoded file is left on the node
+    assert lines[1] == f"{[0] * 8 + [1] * 8}", "read again in each epoch"
+    assert lines[2].startswith("DataError the image")
+    assert lines[3].startswith("DataError CIFAR-10 is not in")
+    assert lines[4].startswith("DataError train.data.decoder=dali: absent on rank 1; ")
+    assert lines[5] == f"DataError the image folder {root}-1 is not visible from every node"
+    assert lines[6] == "SYNTHETIC []"  # no decoded file is left on the node
     assert "SYNTHETIC images stand in" in warning
     assert "SYNTHETIC" not in quiet
