@@ -245,8 +245,10 @@ def end(status: int) -> NoReturn:
 
 
 def import_torch() -> None:
-    """What nearly every program with torch imports, torch._dynamo when it makes an optimizer."""
+    """What nearly every program with torch imports, torch._dynamo when it makes an optimizer, and
+    what a training imports."""
     importlib.import_module("torch._dynamo")
+    importlib.import_module("hpc_amp.train.api")
     import_writers()
 
 
