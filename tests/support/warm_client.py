@@ -16,7 +16,7 @@ PASSED_ON = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGTERM, _signal.SIGUSR1, _
 
 def main(path, words):  # type: ignore[no-untyped-def]
     request = {"words": words, "cwd": posix.getcwd(), "environ": dict(posix.environ)}
-    request["executable"] = sys.executable
+    request |= {"executable": sys.executable, "nice": posix.nice(0)}
     text = marshal.dumps(request)
     server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     server.connect(path)

@@ -237,6 +237,7 @@ def _become(
     os.environ.clear()
     os.environb.update(request["environ"])
     os.chdir(request["cwd"])
+    os.nice(request["nice"] - os.nice(0))
     sys.executable = request["executable"]
     words = [word for word in request["words"] if word != "-u"]
     search = [entry for entry in os.environ.get("PYTHONPATH", "").split(":") if entry]

@@ -74,16 +74,19 @@ def test_a_script_is_a_fork_where_its_command_line_fits(
     python = warm_pythons.interpreter(tmp_path / "env", "*look.py*")
     script = tmp_path / "look.py"
     script.write_text(
-        "import json, sys\n"
+        "import json, os, sys\n"
         "seen = [__name__, sys.argv, sys.path[0], sys.executable, 'torch' in sys.modules]\n"
+        "seen.append(os.nice(0))\n"
         "print(json.dumps(seen))\n"
     )
     other = tmp_path / "other.py"
     other.write_text(script.read_text())
 
     for name, forked in ((script, True), (other, False)):
-        said = subprocess.run([python, name, "a b"], text=True, capture_output=True)
-        facts = ["__main__", [str(name), "a b"], str(tmp_path), str(python), forked]
+        said = subprocess.run(
+            ["nice", "-n", "3", python, name, "a b"], text=True, capture_output=True
+        )
+        facts = ["__main__", [str(name), "a b"], str(tmp_path), str(python), forked, os.nice(0) + 3]
         assert (json.loads(said.stdout), said.stderr, said.returncode) == (facts, "", 0)
 
 
@@ -117,7 +120,7 @@ def test_a_python_that_is_killed_while_it_asks_takes_its_training_along(
     words = ["-m", "hpc_amp.train", "wait"]
     encoded = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
     facts = {"words": words, "cwd": str(tmp_path), "environ": encoded}
-    request = marshal.dumps({**facts, "executable": sys.executable})
+    request = marshal.dumps({**facts, "executable": sys.executable, "nice": 0})
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.connect(str(warm_pythons.socket))
         if sent != "nothing":
