@@ -57,6 +57,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+def without_surrogates(text: str) -> str:
+    """Text in which lone surrogates, which cannot be written, are replaced: bytes of a file name
+    that are not UTF-8."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def json_text(content: Mapping[str, Any]) -> str:
     """JSON with each key on its own line, as the host's bash code reads it."""
     return json.dumps(content, indent=1) + "\n"

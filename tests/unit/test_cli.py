@@ -479,6 +479,22 @@ def test_a_failed_run_says_why_in_the_jobs_own_words(host: StubHost) -> None:
     assert status["reason"] == "there is no model 'resnet21'"
 
 
+def test_a_reason_with_a_file_name_that_is_no_text(host: StubHost) -> None:
+    """The name of the file is not UTF-8. It must not hide all other runs."""
+    run_dir = Path(submitted(host, job())["run_dir"])
+    record_event(run_dir, "failed", attempt=1, job_id="4242", reason="exit status 2")
+    (run_dir / "attempts" / "1").mkdir()
+    told = {"outcome": "failed", "reason": "the image a\udce9.png cannot be read"}
+    (run_dir / "attempts" / "1" / "outcome.json").write_text(json.dumps(told))
+
+    (status,) = json.loads(host.hpc_amp("status", "--json").stdout)
+
+    assert status["reason"] == "the image a?.png cannot be read"
+    assert "the image a?.png" in host.hpc_amp("status").stdout
+    assert "the image a?.png" in host.hpc_amp("status", str(run_dir)).stdout
+    assert "the image a?.png" in host.hpc_amp("explain", str(run_dir)).stdout
+
+
 @pytest.mark.parametrize("state", ["finished", "failed", "cancelled", "checkpointed"])
 def test_an_end_is_believed_without_asking(host: StubHost, state: str) -> None:
     run_dir = Path(submitted(host, job())["run_dir"])
