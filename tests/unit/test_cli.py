@@ -596,6 +596,15 @@ def test_damaged_files_do_not_hide_a_run(host: StubHost) -> None:
     assert (status["state"], status["step"]) == ("finished", None)
 
 
+def test_an_event_behind_one_that_a_full_disk_cut_off(tmp_path: Path) -> None:
+    """A lost `submitted` with a change of settings would revert the change."""
+    (tmp_path / "state.jsonl").write_bytes(b'{"time": 1, "state": "queued"}\n{"time": 2, "sta')
+    record_event(tmp_path, "submitted", change=3)
+    record_event(tmp_path, "queued")
+    states = [(event["state"], event.get("change")) for event in read_events(tmp_path)]
+    assert states == [("queued", None), ("submitted", 3), ("queued", None)]
+
+
 def test_the_table(host: StubHost) -> None:
     run_dir = Path(submitted(host, job(), f"--run-id={RUN_ID}")["run_dir"])
     (run_dir / "attempts/2").mkdir()
