@@ -912,11 +912,15 @@ def test_a_name_that_is_too_long_is_one_line(here: StubHost, command: str) -> No
 
 
 def test_submit_follow_json_keeps_stdout_for_facts(here: StubHost) -> None:
-    here.write_job(job(site="local", run=["echo", "hello"]))
+    line = '{"step": 1, "loss": NaN, "lr": 0.1}'
+    report = f"echo hello; echo '{line}' >$HPC_AMP_RUN_DIR/metrics.jsonl"
+    here.write_job(job(site="local", run=["bash", "-c", report]))
 
     result = here.hpc_amp("submit", "job.yaml", "--follow", "--json")
 
+    assert "NaN" not in result.stdout, "JSON has no such number"
     first, last = (json.loads(line) for line in result.stdout.splitlines())
+    assert last["summary"]["metrics"] == {"loss": None, "lr": 0.1}
     assert set(first) == {"job_id", "run_dir", "scheduler"}
     assert set(last) == STATUS_KEYS | {"summary"}
     assert last["summary"]["outcome"] == "finished"
