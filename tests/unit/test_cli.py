@@ -98,6 +98,7 @@ def test_version(host: StubHost) -> None:
     ("words", "message"),
     [
         (["sumbit"], "No such command 'sumbit'"),
+        (["sweep", "stauts", "x"], "No such command 'stauts'. Did you mean 'status'?"),
         (["ps"], "No such command 'ps'. Try: hpc-amp status. See hpc-amp --help"),
         (["stop", "x"], "No such command 'stop'. Try: hpc-amp cancel RUN"),
         (["--nope"], "No such option"),
