@@ -111,11 +111,12 @@ def varied(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def with_value(arguments: Sequence[str], name: str) -> tuple[list[str], list[str]]:
     """Arguments with a name in place of the value of one of them, `--batch={batch}` for
-    `--batch=64` or `--batch 64`, and the override that gives the name this value. Without such an
-    argument, they are unchanged and there is no override."""
+    `--batch=64` or `--batch 64`, and the override that gives the name this value. Of several, it is
+    the last one, which counts for programs. Without such an argument, they are unchanged and there
+    is no override."""
     words = list(arguments)
-    for index, word in enumerate(words):
-        option, equals, text = word.partition("=")
+    for index in reversed(range(len(words))):
+        option, equals, text = words[index].partition("=")
         if not option.startswith("-") or value_name(option) != name:
             continue
         if equals:
