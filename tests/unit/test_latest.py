@@ -69,6 +69,22 @@ def test_export_finds_a_sweep(host: StubHost, target: str) -> None:
         assert runs_of(target, Path("runs")) == [point]
 
 
+def test_a_run_of_a_sweep_is_found_through_it_and_the_sweep_is_no_run(host: StubHost) -> None:
+    host.write_job(JOB)
+    assert host.hpc_amp("sweep", "job.yaml", "job.walltime=10m,20m").returncode == 0
+    (campaign,) = (host.work / "sweeps" / "a").glob("2*")
+    (campaign / "logs").mkdir(exist_ok=True)
+    point = begin_task(next(campaign.glob("array-*.sh")), "4242")
+    (point / "logs").mkdir()
+    (point / "logs" / "job.log").write_text("said\n")
+    assert host.hpc_amp("logs", f"sweeps/a/latest/points/{point.name}").stdout == "said\n"
+    for target in ("a", "sweeps/a/latest"):
+        refused = host.hpc_amp("cancel", target)
+        assert refused.returncode == 2
+        message = f"hpc-amp: {target} is a campaign (hpc-amp sweep), and no run; name one of its"
+        assert refused.stderr.startswith(message), refused.stderr
+
+
 def test_paths_of_a_job_may_lead_through_it(host: StubHost, newest: Path) -> None:
     (newest / "code").mkdir()
     (newest / "code" / "program.py").write_text("")
