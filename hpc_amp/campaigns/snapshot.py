@@ -37,6 +37,7 @@ def _only_code(
     name: str, source: Path, parent: Path | None
 ) -> Callable[[tarfile.TarInfo], tarfile.TarInfo | None]:
     """A filter for tar files that leaves out caches and similar files, and other campaigns."""
+
     def keep(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
         path = source / Path(entry.name).relative_to(name)
         if path == parent or (path != source and is_left_out(str(path))):

@@ -117,9 +117,7 @@ def test_benchmarks_are_no_code(tmp_path: Path) -> None:
     assert list((tmp_path / "run" / "code").iterdir()) == []
 
 
-def test_a_package_may_have_the_name_of_a_folder_of_results(
-    host: StubHost, tmp_path: Path
-) -> None:
+def test_a_package_may_have_the_name_of_a_folder_of_results(host: StubHost, tmp_path: Path) -> None:
     code, files = tmp_path / "functions", ["functions/__init__.py", "pkg/runs/a.py", "runs.txt"]
     for name in (*files, "runs/a/1/job.json", "pkg/sweeps/a/1/job.json", "pkg/__pycache__/a.py"):
         (code / name).parent.mkdir(parents=True, exist_ok=True)
