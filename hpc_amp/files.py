@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -57,9 +58,24 @@ def read_json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+def without_surrogates(text: str) -> str:
+    """Text in which lone surrogates, which cannot be written, are replaced: bytes of a file name
+    that are not UTF-8."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def json_text(content: Mapping[str, Any]) -> str:
     """JSON with each key on its own line, as the host's bash code reads it."""
     return json.dumps(content, indent=1) + "\n"
+
+
+def finite(value: Any) -> Any:
+    """The value with None for numbers that JSON does not have: NaN and infinities."""
+    if isinstance(value, dict):
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def through_latest(path: Path) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from hpc_amp.campaigns.overview import cells, facts
 from hpc_amp.campaigns.reported import HOW, SILENT
 from hpc_amp.campaigns.tables import Table, as_text
 from hpc_amp.campaigns.words import NOT_KNOWN, mebibytes, milliseconds, significant
+from hpc_amp.files import finite
 
 _COLUMNS = ("runs", "step ms", "middle half", "samples/s", "speedup", "memory MiB")
 
@@ -84,16 +84,7 @@ def to_json(comparison: Comparison) -> str:
         ],
         "warnings": list(warnings(comparison)),
     }
-    return json.dumps(_finite(content), indent=1, allow_nan=False) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    """The value with None for numbers that JSON does not have: NaN and infinities."""
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(finite(content), indent=1, allow_nan=False) + "\n"
 
 
 def _row(comparison: Comparison, row: SettingResult) -> dict[str, Any]:

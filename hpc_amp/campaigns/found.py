@@ -10,6 +10,7 @@ from pathlib import Path
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.known import absent_folders, known_folders, remember
 from hpc_amp.jobs.places import (
+    CAMPAIGNS,
     DESCRIPTIONS,
     RUNS,
     find_run,
@@ -20,7 +21,7 @@ from hpc_amp.jobs.places import (
     remember_folder_of,
 )
 
-_USUAL = ("runs", "sweeps", "studies", "benches")
+_USUAL = (str(RUNS), *CAMPAIGNS)
 """The default folders of runs and campaigns. Others are known after their first use."""
 _CAMPAIGN = DESCRIPTIONS[1]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+_MOST = 10**6
+
 
 def to_text(numbers: Iterable[int]) -> str:
     """`0-3,7` for 0, 1, 2, 3, 7."""
@@ -16,10 +18,12 @@ def from_text(text: str) -> list[int]:
     """The numbers of a text made by `to_text`. Raises ValueError for any other text."""
     numbers: list[int] = []
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        begin, end = int(first), int(last or first)
+        first, dash, last = part.partition("-")
+        begin, end = int(first), int(last if dash else first)
         if end < begin:
             raise ValueError(f"{part} ends before it begins")
+        if end - begin > _MOST:
+            raise ValueError(f"{part} has too many numbers")
         numbers += range(begin, end + 1)
     return numbers
 

@@ -4,13 +4,11 @@ copies the same files for a single run. The first point that starts unpacks the 
 from __future__ import annotations
 
 import io
-import os
-import shutil
 import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hpc_amp.jobs.code import JOB_SIDE, NEVER_COPIED, PACKAGE, refuse_large, texts
+from hpc_amp.jobs.code import JOB_SIDE, PACKAGE, is_left_out, refuse_large, texts
 from hpc_amp.jobs.plan import Plan
 
 NAME = "snapshot.tar"
@@ -39,12 +37,10 @@ def _only_code(
     name: str, source: Path, parent: Path | None
 ) -> Callable[[tarfile.TarInfo], tarfile.TarInfo | None]:
     """A filter for tar files that leaves out caches and similar files, and other campaigns."""
-    ignored = shutil.ignore_patterns(*NEVER_COPIED)
 
     def keep(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        if ignored("", [os.path.basename(entry.name)]):
-            return None
-        if parent is not None and source / Path(entry.name).relative_to(name) == parent:
+        path = source / Path(entry.name).relative_to(name)
+        if path == parent or (path != source and is_left_out(str(path))):
             return None
         entry.uid = entry.gid = 0  # the user who unpacks it owns it
         entry.uname = entry.gname = ""

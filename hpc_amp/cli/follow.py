@@ -68,6 +68,7 @@ def wait_here(plan: Plan, submission: Submission, *, as_json: bool = False) -> N
 
 def _follow(run_dir: Path, *, as_json: bool, from_end: bool = False) -> None:
     """Print the log until the run ends, then a summary; exit with 1 unless the run finished."""
+    from hpc_amp.files import finite
     from hpc_amp.jobs.follow import follow as follow_run
     from hpc_amp.jobs.summary import describe, read_summary
 
@@ -81,7 +82,8 @@ def _follow(run_dir: Path, *, as_json: bool, from_end: bool = False) -> None:
 
     status = follow_run(run_dir, write, offset=offset, on_wait=say_why_it_waits)
     if as_json:
-        click.echo(json.dumps({**status.to_plain(), "summary": read_summary(run_dir)}))
+        facts = {**status.to_plain(), "summary": finite(read_summary(run_dir))}
+        click.echo(json.dumps(facts))
     else:
         click.echo("\n" + describe(status))
     if status.state != "finished":

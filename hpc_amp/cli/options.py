@@ -53,8 +53,16 @@ class DefaultGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the name of the command to call, the command, and its arguments."""
+        """Return the name of the command to call, the command, and its arguments. Raises UsageError
+        for a word that is no file, but nearly a command."""
         default = self.get_command(ctx, self.default)
         if default is not None and self.get_command(ctx, args[0]) is None:
+            if not os.path.lexists(args[0]):
+                from difflib import get_close_matches  # only for the error
+
+                for near in get_close_matches(args[0], self.list_commands(ctx), 1, 0.75):
+                    raise click.UsageError(
+                        f"No such command '{args[0]}'. Did you mean '{near}'?", ctx
+                    )
             return self.default, default, args
         return super().resolve_command(ctx, args)

@@ -26,12 +26,14 @@ def rm(targets: tuple[str, ...], yes: bool, runs_dir: Path) -> None:
     """Remove runs with all their files, and symbolic links to them. Runs that have not ended are
     refused.
 
-    Links are searched in --runs-dir and among RUN.
+    Links are searched in --runs-dir and among RUN. With --yes, so are names: runs of other folders
+    are given as paths.
     """
     from hpc_amp.jobs import rundir
     from hpc_amp.jobs.removal import removable
 
-    found = dict.fromkeys(rundir.find_run(target, runs_dir) for target in targets)
+    place = runs_dir.absolute() if yes else runs_dir  # the default stands for all known folders
+    found = dict.fromkeys(rundir.find_run(target, place) for target in targets)
     _remove(removable(list(found)), yes, runs_dir, targets)
 
 

@@ -524,8 +524,9 @@ class Job(Section):
     ] = None
     """Folder of your own code. It is copied into the run directory. The copy is the working
     directory of `run`, and a task of your own is imported from it. Later edits of the folder do not
-    affect the job. `.git`, `.venv`, `venv`, `node_modules`, `runs` and `__pycache__` are not
-    copied."""
+    affect the job. `.git`, `.venv`, `venv`, `node_modules` and `__pycache__` are not copied, nor
+    are folders named `runs`, `sweeps`, `studies`, `benches` or `functions` that have no `.py` file
+    in them."""
     resources: Resources = field(default_factory=Resources, metadata={"key": "job"})
     """The resources that are requested from the scheduler."""
     container: ContainerOptions = field(default_factory=ContainerOptions)

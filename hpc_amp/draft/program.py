@@ -16,6 +16,8 @@ _IMAGES = (".sif", ".simg", ".sqsh", ".squashfs")
 _JOB_FILES = (".yaml", ".yml", ".json")
 _DIRECTIVE = re.compile(rb"^#(SBATCH|PBS|COBALT|\$) ", re.MULTILINE)
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
+_NEGATIVE = re.compile(r"-\.?\d")
+_QUOTED = re.compile(r"""'[^']*,[^']*'|"[^"]*,[^"]*\"""")
 _HEAD = 64 * 2**10
 _STARTER = """\
 # Each rank runs the command `run`, with RANK, WORLD_SIZE and others of torch.distributed set.
@@ -85,7 +87,7 @@ def _refuse_name_of_run(given: Path) -> None:
 def varied(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Arguments of which some have several values, `--lr=0.1,0.2` or `--lr 0.1,0.2`: the arguments
     with a name in place of the values, `--lr={lr}`, and the overrides that give the name its
-    values."""
+    values. A value in quotes has its comma in it, and the program gets it without them."""
     from hpc_amp.campaigns.points import split_values
 
     words: list[str] = []
@@ -93,9 +95,10 @@ def varied(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     names: set[str] = set()
     for before, word in zip(("", *arguments), arguments, strict=False):
         option, equals, text = word.partition("=")
-        if not option.startswith("-"):  # it may be the value of the word before
-            option, equals, text = before, "", word
-        if option.startswith("-") and "=" not in option and len(split_values(text)) > 1:
+        if not option.startswith("-") or _NEGATIVE.match(option):
+            option, equals, text = before, "", word  # it may be the value of the word before
+        several = len(split_values(text)) > 1 or _QUOTED.fullmatch(text)
+        if option.startswith("-") and "=" not in option and several:
             name = value_name(option)
             while name in names:
                 name += "_"
@@ -108,11 +111,12 @@ def varied(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def with_value(arguments: Sequence[str], name: str) -> tuple[list[str], list[str]]:
     """Arguments with a name in place of the value of one of them, `--batch={batch}` for
-    `--batch=64` or `--batch 64`, and the override that gives the name this value. Without such an
-    argument, they are unchanged and there is no override."""
+    `--batch=64` or `--batch 64`, and the override that gives the name this value. Of several, it is
+    the last one, which counts for programs. Without such an argument, they are unchanged and there
+    is no override."""
     words = list(arguments)
-    for index, word in enumerate(words):
-        option, equals, text = word.partition("=")
+    for index in reversed(range(len(words))):
+        option, equals, text = words[index].partition("=")
         if not option.startswith("-") or value_name(option) != name:
             continue
         if equals:

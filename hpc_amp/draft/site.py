@@ -15,7 +15,7 @@ from hpc_amp.config.site_draft import Entry, SiteDraft
 from hpc_amp.config.sites import host_names, load_site, site_files
 from hpc_amp.draft.machine import draft_machine
 from hpc_amp.errors import ConfigError, UsageError
-from hpc_amp.files import write_atomically
+from hpc_amp.files import without_surrogates, write_atomically
 from hpc_amp.schedulers import SCHEDULERS, configured, get_scheduler
 from hpc_amp.signals import uninterrupted
 
@@ -116,11 +116,6 @@ def finish(draft: SiteDraft, name: str) -> DraftedSite:
             break
     questions = sum(entry.is_open for entry in draft.entries.values())
     return DraftedSite(name, without_surrogates(text), questions)
-
-
-def without_surrogates(text: str) -> str:
-    """Text in which lone surrogates, which cannot be written, are replaced."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _entry_at(draft: SiteDraft, error: ConfigError) -> Entry:

@@ -10,6 +10,11 @@ from collections.abc import Mapping
 
 CHANCE = {"hinge": 2.0, "lsgan": 0.25, "nonsaturating": 2 * math.log(2)}
 """The loss of a discriminator that cannot tell real from generated images, by its kind."""
+ONE_IMAGE = (
+    "{}, so `frechet_random` is infinite: it compares sets of different images. The other metrics "
+    "are measured, but no checkpoint is the best"
+)
+"""What is said of test images that are no set; first, what there is."""
 
 _WON = 0.01
 """The discriminator has won if its losses are below this part of those of chance,"""
@@ -95,13 +100,18 @@ class CollapseWatch:
             }
         if not spreads:
             return {}
+        found = {}
+        same = [name for name, spread in spreads.items() if math.isinf(spread)]
+        if same:
+            of_sets = f" of {', '.join(same)}" if len(spreads) > 1 else ""
+            found["test images"] = ONE_IMAGE.format(f"the test images{of_sets} are all the same")
         name, spread = min(spreads.items(), key=lambda item: item[1])
         alike = spread < _ALIKE and step >= _ALIKE_AFTER
         self._alike = self._alike + 1 if alike else 0
         if self._alike < _ALIKE_EVALUATIONS:
-            return {}
+            return found
         of_set = f" of {name}" if len(spreads) > 1 else ""
-        return {
+        return found | {
             "images": f"at step {step}, the generator makes nearly the same image{of_set} from all "
             f"inputs: the spread of generated images is {spread:.2%} of that of real ones. Start "
             "again, anew or from an earlier checkpoint (train.start_from), with lower learning "

@@ -28,6 +28,8 @@ before it."""
 GRID = 2
 """The last layer's output is averaged over GRID x GRID equal parts of the image, so that features
 depend on the position."""
+_ROUNDING = 1e-12
+"""Below this part of the squared mean, a variance is nothing but rounding."""
 
 
 class FeatureNetwork(nn.Sequential):
@@ -81,7 +83,7 @@ def frechet_distance(real: Tensor, made: Tensor) -> float:
     m1 and C1 are the mean and covariance of real images, m2 and C2 those of generated images.
     `real` and `made` are the `moments` of their features. The result is 0 for equal statistics, and
     1 if generated images are as far from real images as these are from each other. It is NaN if
-    `made` is not finite.
+    `made` is not finite, and infinite if the real images are all the same.
     """
     if not bool(made.isfinite().all()):
         return math.nan
@@ -90,9 +92,11 @@ def frechet_distance(real: Tensor, made: Tensor) -> float:
     values, vectors = torch.linalg.eigh(covariance)
     root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
     shared = torch.linalg.eigvalsh(root @ made_covariance @ root).clamp(min=0).sqrt().sum()
-    spread = covariance.trace()
+    spread = _spread(mean, covariance)
+    if spread == 0:
+        return math.inf
     distance = (mean - made_mean).square().sum() + spread + made_covariance.trace() - 2 * shared
-    return float(distance / spread)
+    return float(distance) / spread
 
 
 def relative_spread(real: Tensor, made: Tensor) -> float:
@@ -102,8 +106,15 @@ def relative_spread(real: Tensor, made: Tensor) -> float:
     images are all the same."""
     if not bool(made.isfinite().all()):
         return math.nan
-    spread, made_spread = (float(_gaussian(total)[1].trace()) for total in (real, made))
+    spread, made_spread = (_spread(*_gaussian(total)) for total in (real, made))
     return made_spread / spread if spread > 0 else math.inf
+
+
+def _spread(mean: Tensor, covariance: Tensor) -> float:
+    """How much images differ from each other: the trace of the covariance of their features. 0 for
+    equal images, also where rounding leaves something else."""
+    spread = float(covariance.trace())
+    return spread if spread > _ROUNDING * float(mean.square().sum()) else 0.0
 
 
 def _gaussian(total: Tensor) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hpc_amp.files import read_json
+from hpc_amp.files import read_json, without_surrogates
 
 # The events of state.jsonl with which the launch script ends an attempt, and their texts.
 _ENDINGS = {
@@ -166,7 +166,7 @@ def _attempt(
         ending = "cancelled" if cancelled else _NO_REASON
     else:
         state, ending = last["state"], _ENDINGS[last["state"]]
-    why = outcome.get("reason") or (last or {}).get("reason")
+    why = without_surrogates(str(outcome.get("reason") or (last or {}).get("reason") or ""))
     steps = [facts["step"] for facts in (progress, outcome) if isinstance(facts.get("step"), int)]
     return Attempt(
         number=int(folder.name),

@@ -6,7 +6,9 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +18,10 @@ if TYPE_CHECKING:
     from hpc_amp.jobs.plan import Plan
 
 PACKAGE = Path(__file__).resolve().parents[1]
-NEVER_COPIED = (
-    *("__pycache__", "*.pyc", ".git", ".venv", "venv", "node_modules", "_share"),
-    *("runs", "sweeps", "studies", "benches", "functions"),
-)
+NEVER_COPIED = ("__pycache__", "*.pyc", ".git", ".venv", "venv", "node_modules", "_share")
 """Patterns of file names that are not copied."""
+_RESULTS = ("runs", "sweeps", "studies", "benches", "functions")
+"""Names of folders that are not copied either, unless they have Python files: those are code."""
 MAIN = '''"""`python src ...` is `python -m hpc_amp.distributed.exec ...` with this snapshot."""
 
 import sys
@@ -97,6 +98,23 @@ def host_folder(run_dir: Path) -> Path:
     return run_dir / "src" / "hpc_amp" / "host"
 
 
+def is_left_out(path: str) -> bool:
+    """Whether a file or folder in the user's code is not copied: caches, environments, results, and
+    what is no file, such as a socket."""
+    name = os.path.basename(path)
+    if any(fnmatch(name, pattern) for pattern in NEVER_COPIED):
+        return True
+    mode = os.lstat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+        return True
+    if name not in _RESULTS or not os.path.isdir(path):
+        return False
+    try:
+        return not any(file.endswith(".py") for file in os.listdir(path))
+    except OSError:  # nobody can copy it
+        return True
+
+
 def copy_code(source: Path, folder: Path, results: Path) -> None:
     """Copy the user's code from `source` to `code` in `folder`. `results` is the folder of all
     runs; it is left out, because it may lie in `source`. Raises ConfigError if the code is too
@@ -107,13 +125,12 @@ def copy_code(source: Path, folder: Path, results: Path) -> None:
             hint="set runs_dir to a folder of its own, such as runs",
         )
     refuse_large(source, results)
-    ignore = shutil.ignore_patterns(*NEVER_COPIED)
 
-    def ignore_results(parent: str, names: list[str]) -> set[str]:
+    def left_out(parent: str, names: list[str]) -> set[str]:
         own = {results.name} if Path(parent) == results.parent else set()
-        return {*ignore(parent, names), *own}
+        return {*own, *(name for name in names if is_left_out(os.path.join(parent, name)))}
 
-    shutil.copytree(source, folder / "code", ignore=ignore_results, symlinks=True)
+    shutil.copytree(source, folder / "code", ignore=left_out, symlinks=True)
 
 
 def refuse_large(source: Path, results: Path) -> None:
@@ -122,7 +139,9 @@ def refuse_large(source: Path, results: Path) -> None:
     total = 0
     for folder, folders, files in os.walk(source):
         folders[:] = [
-            name for name in folders if name not in NEVER_COPIED and Path(folder, name) != results
+            name
+            for name in folders
+            if not is_left_out(os.path.join(folder, name)) and Path(folder, name) != results
         ]
         total += sum(os.lstat(os.path.join(folder, name)).st_size for name in files)
         if total > _CODE_LIMIT:

@@ -20,6 +20,8 @@ _KINDS: dict[str, Any] = {
     "folder": str,
 }
 """The types of the facts that readers compute with."""
+_BEGINNING = b'{"time": '
+"""What each line begins with."""
 DAMAGED = "damaged"
 """The key of an event from which `read_events` has removed facts of a wrong type."""
 
@@ -40,8 +42,9 @@ def record_event(run_dir: Path, state: str, **facts: Any) -> None:
 
 def read_events(run_dir: Path) -> list[dict[str, Any]]:
     """Read all events, oldest first. Lines that are not an event are left out, such as an
-    incomplete last line that is being written, or was when the disk became full. Facts of a wrong
-    type are left out, too, and the event is marked with DAMAGED."""
+    incomplete last line that is being written, or was when the disk became full; the next event
+    follows it on the same line. Facts of a wrong type are left out, too, and the event is marked
+    with DAMAGED."""
     try:
         lines = (run_dir / "state.jsonl").read_bytes().splitlines()
     except OSError:
@@ -51,7 +54,10 @@ def read_events(run_dir: Path) -> list[dict[str, Any]]:
         try:
             event = json.loads(line)
         except ValueError:
-            continue
+            try:
+                event = json.loads(line[max(0, line.rfind(_BEGINNING)) :])
+            except ValueError:
+                continue
         if isinstance(event, dict) and isinstance(event.get("state"), str):
             events.append(_without_wrong_types(event))
     return events

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hpc_amp.config.paths import literal
 from hpc_amp.errors import UsageError
 from hpc_amp.gan.inputs import check_options, find_files, sequences_of
 from hpc_amp.gan.video.config import VideoTrain
@@ -90,6 +91,12 @@ def write_job_file(run_dir: Path, options: Options) -> Path:
         )
     if job.get("code") is not None:
         made["code"] = str(run_dir / "code")
+    container = made["container"]
+    keys = [(made, name) for name in ("site", "runs_dir", "code")]
+    for section, name in (*keys, (container, "image"), (container, "python")):
+        if section.get(name):
+            section[name] = literal(section[name])
+    container["bind"] = [*map(literal, container.get("bind", []))]
     file = run_dir / "generate" / f"{rundir.new_run_id()}.yaml"
     try:
         file.parent.mkdir(exist_ok=True)

@@ -21,6 +21,8 @@ from hpc_amp.jobs.known import known_folders, remember
 
 RUNS = Path("runs")
 """The default folder of runs."""
+CAMPAIGNS = ("sweeps", "studies", "benches")
+"""The default folders of campaigns."""
 LATEST = "latest"
 """The file with the id of the newest run of a name. It is for people and their scripts; hpc-amp
 itself compares the ids. It is no link, because TensorBoard would show the newest run twice."""
@@ -63,7 +65,7 @@ def find_run(target: str, runs_dir: Path) -> Path:
     """Find a run directory. `target` is a run directory, the name of a job (its newest run), the
     folder of a name, or a job id. Names and ids are searched for in `runs_dir`, and if that is the
     default, then in the known folders. Raises UsageError if there is no such run."""
-    path = Path(target)
+    path = follow_latest(Path(target))
     found = path if is_run(path) else newest_named(path)
     if found is None and os.sep in target:
         found = newest_in(path)
@@ -77,6 +79,15 @@ def find_run(target: str, runs_dir: Path) -> Path:
         found = _named(target, elsewhere) or _with_job(target, elsewhere)
     if found is not None:
         return found
+    campaigns = [path, *(newest_in(Path(one, target), DESCRIPTIONS[1]) for one in CAMPAIGNS)]
+    for campaign in campaigns:
+        if campaign is not None and is_campaign(campaign):
+            view = read_json(campaign / DESCRIPTIONS[1]).get("view", "sweep")
+            raise UsageError(
+                f"{target} is a campaign (hpc-amp {view}), and no run",
+                hint=f"name one of its runs, such as {campaign}/points/0000; hpc-amp {view} --help "
+                "lists the commands for all of them",
+            )
     raise UsageError(
         f"there is no run {target!r}: neither a run directory, nor a name or job id in {runs_dir}",
         hint="`hpc-amp status --all` lists the runs; --runs-dir looks elsewhere",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.errors import SchedulerError, UsageError
-from hpc_amp.files import read_json
+from hpc_amp.files import read_json, without_surrogates
 from hpc_amp.jobs.attempts import Orphan, find_orphan
 from hpc_amp.jobs.clusters import other_cluster
 from hpc_amp.jobs.events import DAMAGED, FINAL, read_events, record_event
@@ -207,7 +207,7 @@ class RunView:
             job_id=self.job_id,
             scheduler=self.scheduler,
             state=state,
-            reason=reason,
+            reason=without_surrogates(reason),
             attempt=self.attempt,
             step=progress.get("step"),
             total_steps=progress.get("total_steps"),

@@ -20,7 +20,9 @@ from hpc_amp.errors import UsageError
 from hpc_amp.jobs.summary import newest_metrics, numbers, read_summary
 
 _LOWER_IS_BETTER = re.compile(
-    r"loss|error|perplexity|seconds|time|(?<![a-z])(l1|frechet|fid|kid|lpips)(?![a-z])"
+    r"loss|error|perplexity|seconds|time"
+    r"|(?<![a-z])(l1|mae|r?mse|nll|ppl|[cw]er|frechet|fid|kid|lpips)(?![a-z])",
+    re.IGNORECASE,
 )
 # The task writes `eval/accuracy`; users also call it `accuracy`.
 _PREFIXES = ("", "eval/", "train/")
@@ -156,8 +158,9 @@ def _best_of_task(statuses: Sequence[PointStatus]) -> dict[str, Any]:
 
 
 def _value(metric: str, summary: dict[str, Any], run_dir: Path, known: set[str]) -> float | None:
-    """The metric of a run, from its summary, else the newest value in `metrics.jsonl`. Adds the
-    names of all metrics that it reads to `known`."""
+    """The metric of a run, from its summary, else the newest value in `metrics.jsonl`; None if that
+    is not finite, whatever was reported before. Adds the names of all metrics that it reads to
+    `known`."""
     metrics = summary.get("metrics")
     if isinstance(metrics, dict):
         summary = {**summary, **metrics}
@@ -165,6 +168,6 @@ def _value(metric: str, summary: dict[str, Any], run_dir: Path, known: set[str])
         known.update(values)
         for prefix in _PREFIXES:
             value = values.get(prefix + metric)
-            if value is not None and math.isfinite(value):
-                return float(value)
+            if value is not None:
+                return float(value) if math.isfinite(value) else None
     return None

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS = 3.0
 _INIT_SECONDS = 8.0
 """How long the start of a run may wait for the server. At its end, a process waits for it, too."""
+_OLD_MODES = {"dryrun": "offline", "run": "online"}
+"""Names that wandb still reads in WANDB_MODE."""
 
 
 class Wandb(Sender):
@@ -141,7 +143,7 @@ def choose_mode() -> str:
     or else `offline`."""
     asked = os.environ.get("WANDB_MODE")
     if asked:
-        return asked
+        return _OLD_MODES.get(asked, asked)
     server = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai")
     host = server.hostname or ""
     if not (os.environ.get("WANDB_API_KEY") or _in_netrc(host)):

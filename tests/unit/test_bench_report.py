@@ -19,10 +19,11 @@ from support.studies import write_timing
 
 from hpc_amp.bench.comparison import Comparison, compare
 from hpc_amp.bench.plan import MODE
-from hpc_amp.bench.report import _finite, to_json, to_text, write_report
+from hpc_amp.bench.report import to_json, to_text, write_report
 from hpc_amp.bench.sentences import CPU
 from hpc_amp.bench.view import BENCH
 from hpc_amp.campaigns.folder import Campaign
+from hpc_amp.files import finite
 
 A100 = {
     "device_type": "cuda",
@@ -406,4 +407,4 @@ def test_settings_differ_in_any_key_and_speedups_count_samples(tmp_path: Path) -
 
 def test_numbers_that_json_does_not_have_are_null() -> None:
     content = {"a": float("nan"), "b": [1.5, float("inf")], "c": "x"}
-    assert _finite(content) == {"a": None, "b": [1.5, None], "c": "x"}
+    assert finite(content) == {"a": None, "b": [1.5, None], "c": "x"}

@@ -98,6 +98,7 @@ def test_version(host: StubHost) -> None:
     ("words", "message"),
     [
         (["sumbit"], "No such command 'sumbit'"),
+        (["sweep", "stauts", "x"], "No such command 'stauts'. Did you mean 'status'?"),
         (["ps"], "No such command 'ps'. Try: hpc-amp status. See hpc-amp --help"),
         (["stop", "x"], "No such command 'stop'. Try: hpc-amp cancel RUN"),
         (["--nope"], "No such option"),
@@ -479,6 +480,22 @@ def test_a_failed_run_says_why_in_the_jobs_own_words(host: StubHost) -> None:
     assert status["reason"] == "there is no model 'resnet21'"
 
 
+def test_a_reason_with_a_file_name_that_is_no_text(host: StubHost) -> None:
+    """The name of the file is not UTF-8. It must not hide all other runs."""
+    run_dir = Path(submitted(host, job())["run_dir"])
+    record_event(run_dir, "failed", attempt=1, job_id="4242", reason="exit status 2")
+    (run_dir / "attempts" / "1").mkdir()
+    told = {"outcome": "failed", "reason": "the image a\udce9.png cannot be read"}
+    (run_dir / "attempts" / "1" / "outcome.json").write_text(json.dumps(told))
+
+    (status,) = json.loads(host.hpc_amp("status", "--json").stdout)
+
+    assert status["reason"] == "the image a?.png cannot be read"
+    assert "the image a?.png" in host.hpc_amp("status").stdout
+    assert "the image a?.png" in host.hpc_amp("status", str(run_dir)).stdout
+    assert "the image a?.png" in host.hpc_amp("explain", str(run_dir)).stdout
+
+
 @pytest.mark.parametrize("state", ["finished", "failed", "cancelled", "checkpointed"])
 def test_an_end_is_believed_without_asking(host: StubHost, state: str) -> None:
     run_dir = Path(submitted(host, job())["run_dir"])
@@ -578,6 +595,15 @@ def test_damaged_files_do_not_hide_a_run(host: StubHost) -> None:
     (status,) = json.loads(host.hpc_amp("status", "--json").stdout)
 
     assert (status["state"], status["step"]) == ("finished", None)
+
+
+def test_an_event_behind_one_that_a_full_disk_cut_off(tmp_path: Path) -> None:
+    """A lost `submitted` with a change of settings would revert the change."""
+    (tmp_path / "state.jsonl").write_bytes(b'{"time": 1, "state": "queued"}\n{"time": 2, "sta')
+    record_event(tmp_path, "submitted", change=3)
+    record_event(tmp_path, "queued")
+    states = [(event["state"], event.get("change")) for event in read_events(tmp_path)]
+    assert states == [("queued", None), ("submitted", 3), ("queued", None)]
 
 
 def test_the_table(host: StubHost) -> None:
@@ -887,11 +913,15 @@ def test_a_name_that_is_too_long_is_one_line(here: StubHost, command: str) -> No
 
 
 def test_submit_follow_json_keeps_stdout_for_facts(here: StubHost) -> None:
-    here.write_job(job(site="local", run=["echo", "hello"]))
+    line = '{"step": 1, "loss": NaN, "lr": 0.1}'
+    report = f"echo hello; echo '{line}' >$HPC_AMP_RUN_DIR/metrics.jsonl"
+    here.write_job(job(site="local", run=["bash", "-c", report]))
 
     result = here.hpc_amp("submit", "job.yaml", "--follow", "--json")
 
+    assert "NaN" not in result.stdout, "JSON has no such number"
     first, last = (json.loads(line) for line in result.stdout.splitlines())
+    assert last["summary"]["metrics"] == {"loss": None, "lr": 0.1}
     assert set(first) == {"job_id", "run_dir", "scheduler"}
     assert set(last) == STATUS_KEYS | {"summary"}
     assert last["summary"]["outcome"] == "finished"

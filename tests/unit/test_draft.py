@@ -491,8 +491,20 @@ def test_arguments_with_odd_names_vary() -> None:
 
 def test_the_values_of_an_argument_may_be_a_word_of_their_own() -> None:
     words, overrides = varied(["--lr", "0.1,0.2", "-b", "-1,1", "--wd=0", "a,b", "c,d", "--x", "1"])
-    assert words == ["--lr", "{lr}", "-b", "-1,1", "--wd=0", "a,b", "c,d", "--x", "1"]
-    assert overrides == ["values.lr=0.1,0.2"]
+    assert words == ["--lr", "{lr}", "-b", "{b}", "--wd=0", "a,b", "c,d", "--x", "1"]
+    assert overrides == ["values.lr=0.1,0.2", "values.b=-1,1"]
+    assert varied(["-x", "-.5,.5", "-Wa,b", "-1"])[1] == ["values.x=-.5,.5"]
+
+
+def test_a_value_in_quotes_may_have_a_comma() -> None:
+    given = ["--betas", "'0.9,0.99'", '--on="0,1"', "--say='a'", "'b,c'", "'d,e'", "--lr=1,'2,3'"]
+    words, overrides = varied(given)
+    assert words == [
+        *("--betas", "{betas}", "--on={on}", "--say='a'", "'b,c'", "'d,e'", "--lr={lr}")
+    ]
+    job = JobText(Path("x"), f"name: a\nrun: {json.dumps(words)}\n", tuple(overrides[:2]))
+    run = read_job(job, ["values.lr='2,3'"]).validate().job.run
+    assert run == ["--betas", "0.9,0.99", "--on=0,1", "--say='a'", "'b,c'", "'d,e'", "--lr=2,3"]
 
 
 def test_variables_of_a_shell_are_not_values() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from support.training import CPU, curve, settings
 from torch import Tensor
 
 from hpc_amp.distributed.world import World
-from hpc_amp.gan.frechet import FeatureNetwork, frechet_distance, moments
+from hpc_amp.gan.frechet import FeatureNetwork, frechet_distance, moments, relative_spread
 from hpc_amp.tasks.dcgan.data import prepare_unlabelled, signed_images
 from hpc_amp.tasks.dcgan.task import Dcgan
 
@@ -37,6 +38,20 @@ def test_moments_of_parts_add_up() -> None:
     features = torch.randn(101, 7, dtype=torch.float64)
     parts = sum(moments(part) for part in features.split((1, 40, 60)))
     torch.testing.assert_close(parts, moments(features))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 50, 1001])
+def test_equal_images_have_no_distance(count: int) -> None:
+    """Rounding leaves a little variance, which is positive or negative."""
+    network = FeatureNetwork(3)
+    images = torch.rand(9, 3, 16, 16, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    one, made = moments(network(images[:1])) * count, moments(network(images))
+    assert frechet_distance(one, made) == relative_spread(one, made) == math.inf
+    assert relative_spread(made, one) == 0
+    near = images[:2].clone()
+    near[1] = near[0]
+    near[1, 0, 3, 3] += 2 / 255  # one level of one pixel
+    assert math.isfinite(frechet_distance(moments(network(near)), made))
 
 
 def images_of(seed: int) -> Tensor:

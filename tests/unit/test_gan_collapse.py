@@ -100,6 +100,26 @@ def test_the_set_that_collapsed_is_named() -> None:
     assert set(seen.evaluation(500, {"a": 0.9, "b": math.nan})) == {"not finite"}
 
 
+def test_test_images_that_are_all_the_same_are_told() -> None:
+    found = watch().evaluation(10, {"images": math.inf})
+    assert found["test images"].startswith("the test images are all the same, so `frechet_random`")
+    found = watch().evaluation(10, {"a": 0.9, "b": math.inf})
+    assert list(found) == ["test images"] and "images of b are" in found["test images"]
+
+
+def test_one_test_image(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told before the training, and the other metrics are measured."""
+    one = {"synthetic": {"train": 8, "test": 1}}
+    made = paired(tmp_path, "spade", images=one, epochs=1, checkpoint={"keep_best": 1})
+    assert "there is one test image, so `frechet_random` is infinite" in caplog.text
+    made.fit()
+    assert made.metrics["frechet_random"] == math.inf
+    assert math.isfinite(made.metrics["l1"]) and math.isfinite(made.metrics["psnr"])
+    assert "WARNING: the test images are all the same" in capfd.readouterr().out
+
+
 def test_the_spread_of_images() -> None:
     network = FeatureNetwork(3)
     stream = torch.Generator().manual_seed(0)

@@ -26,6 +26,7 @@ from support.vid2vid import plain_train as plain_video
 from support.vid2vid import vid2vid
 from support.video import write_videos
 
+from hpc_amp.config.load import load_job
 from hpc_amp.config.schema import Job, from_plain, to_plain
 from hpc_amp.data.errors import DataError
 from hpc_amp.distributed.world import World
@@ -191,6 +192,21 @@ def test_the_job_binds_its_folders_and_is_one_of_the_run(tmp_path: Path) -> None
         *("--style", str(style), "--seed", "3"),
     ]
     assert (made["name"], made["runs_dir"]) == ("spade-generate", str(tmp_path / "runs"))
+
+
+def test_the_folder_of_the_job_may_have_a_dollar_sign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/elsewhere")
+    root = tmp_path / "a $HOME"
+    run = root / "runs" / "spade" / "20261129-120000-abcd"
+    container = {"image": f"{root}/a.sif", "runtime": "apptainer", "bind": [f"{root}/b"]}
+    write_job_json(run, plain_unpaired("unit"), container=container)
+    file = write_job_file(run, {"input": root, "output": root / "out"})
+    made = load_job(file).job
+    assert made.runs_dir == f"{root}/runs"
+    assert made.container.image == f"{root}/a.sif"
+    assert made.container.bind == sorted([str(root), f"{root}/b", f"{root}/out", str(run)])
 
 
 def request(folder: Path, **options: Any) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tarfile
 from pathlib import Path
 
 import click
@@ -12,6 +14,7 @@ from support.environment import working_directory
 from support.stubs import StubHost
 
 from hpc_amp.campaigns.found import runs_of
+from hpc_amp.campaigns.snapshot import write_snapshot
 from hpc_amp.cli.options import complete_runs
 from hpc_amp.jobs.code import copy_code
 from hpc_amp.jobs.events import record_event
@@ -66,6 +69,22 @@ def test_export_finds_a_sweep(host: StubHost, target: str) -> None:
         assert runs_of(target, Path("runs")) == [point]
 
 
+def test_a_run_of_a_sweep_is_found_through_it_and_the_sweep_is_no_run(host: StubHost) -> None:
+    host.write_job(JOB)
+    assert host.hpc_amp("sweep", "job.yaml", "job.walltime=10m,20m").returncode == 0
+    (campaign,) = (host.work / "sweeps" / "a").glob("2*")
+    (campaign / "logs").mkdir(exist_ok=True)
+    point = begin_task(next(campaign.glob("array-*.sh")), "4242")
+    (point / "logs").mkdir()
+    (point / "logs" / "job.log").write_text("said\n")
+    assert host.hpc_amp("logs", f"sweeps/a/latest/points/{point.name}").stdout == "said\n"
+    for target in ("a", "sweeps/a/latest"):
+        refused = host.hpc_amp("cancel", target)
+        assert refused.returncode == 2
+        message = f"hpc-amp: {target} is a campaign (hpc-amp sweep), and no run; name one of its"
+        assert refused.stderr.startswith(message), refused.stderr
+
+
 def test_paths_of_a_job_may_lead_through_it(host: StubHost, newest: Path) -> None:
     (newest / "code").mkdir()
     (newest / "code" / "program.py").write_text("")
@@ -96,6 +115,27 @@ def test_benchmarks_are_no_code(tmp_path: Path) -> None:
     (tmp_path / "code" / "benches" / "a").mkdir(parents=True)
     copy_code(tmp_path / "code", tmp_path / "run", tmp_path / "runs")
     assert list((tmp_path / "run" / "code").iterdir()) == []
+
+
+def test_a_package_may_have_the_name_of_a_folder_of_results(host: StubHost, tmp_path: Path) -> None:
+    code, files = tmp_path / "functions", ["functions/__init__.py", "pkg/runs/a.py", "runs.txt"]
+    for name in (*files, "runs/a/1/job.json", "pkg/sweeps/a/1/job.json", "pkg/__pycache__/a.py"):
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).touch()
+    os.mkfifo(code / "pipe")
+
+    copy_code(code, tmp_path / "run", tmp_path / "elsewhere")
+    plan = host.plan({"run": ["true"], "code": str(code), "job": {"gpus_per_node": 0}})
+    folder = tmp_path / "elsewhere" / "a" / "1"
+    folder.mkdir(parents=True)
+    write_snapshot(folder, [plan])
+
+    copied = (tmp_path / "run" / "code").rglob("*")
+    names = [path.relative_to(tmp_path / "run" / "code") for path in copied if path.is_file()]
+    assert sorted(map(str, names)) == files
+    with tarfile.open(folder / "snapshot.tar") as archive:
+        packed = [each.name for each in archive if each.isfile() and each.name.startswith("code/")]
+    assert sorted(packed) == [f"code/{name}" for name in files]
 
 
 def test_of_two_runs_of_the_same_second_the_later_one_is_the_newest(host: StubHost) -> None:

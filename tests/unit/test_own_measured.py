@@ -192,6 +192,11 @@ def test_why_nothing_is_measured(tmp_path: Path, reports: list[dict[str, Any]], 
         (["--batch-size", "8"], ["--batch-size", "{batch_size}"], ["values.batch_size=8"]),
         (["--batch", "8"], ["--batch", "8"], []),
         (["--batch-size"], ["--batch-size"], []),
+        (
+            ["--batch-size=8", "--batch-size", "9"],
+            ["--batch-size=8", "--batch-size", "{batch_size}"],
+            ["values.batch_size=9"],
+        ),
     ],
 )
 def test_an_argument_becomes_a_value(

@@ -75,6 +75,19 @@ def test_a_run_is_removed_with_its_files(host: StubHost) -> None:
     assert "there is no run 'a'" in refused(host.hpc_amp("rm", "a", "--yes"))
 
 
+def test_rm_without_a_question_removes_no_run_of_another_folder(host: StubHost) -> None:
+    run_dir = submitted(host, "a", 1)
+    other = host.work / "other"
+    other.mkdir()
+
+    message = refused(host.hpc_amp("rm", "a", "--yes", cwd=other))
+
+    assert "there is no run 'a'" in message and f" in {other}/runs;" in message
+    assert run_dir.is_dir()
+    assert str(run_dir) in host.hpc_amp("rm", "a", cwd=other).stderr, "it would ask"
+    assert host.hpc_amp("rm", str(run_dir), "--yes", cwd=other).stdout == "removed 1 run\n"
+
+
 @pytest.mark.parametrize(("command", "status"), [("rm a b", 1), ("prune --keep 0", 0)])
 def test_a_run_that_is_resumed_before_its_removal_is_kept(
     host: StubHost, command: str, status: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,27 @@ def test_a_value_that_is_no_number_is_not_ranked(tmp_path: Path) -> None:
 
     assert [one.status.index for one in ranking.ranked] == [1]
     assert ranking.others[0].reason == "it has no metric accuracy, or its value is not a number"
+
+
+def test_a_run_that_diverged_is_not_ranked_by_what_it_reported_before(tmp_path: Path) -> None:
+    sweep = sweep_in(tmp_path)
+    statuses = [ended(sweep, 0), ended(sweep, 1)]
+    for index, last in enumerate((math.nan, 0.8)):
+        lines = [{"step": 1, "loss": 0.5}, {"step": 2, "loss": last}, {"step": 3, "lr": 0.1}]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (sweep.point_dir(index) / "metrics.jsonl").write_text(text)
+
+    ranking = rank(sweep, statuses, "loss")
+
+    assert [one.status.index for one in ranking.ranked] == [1]
+    assert ranking.others[0].reason == "it has no metric loss, or its value is not a number"
+
+
+@pytest.mark.parametrize("metric", ["Loss", "RMSE", "eval_mae", "val/WER", "FID"])
+def test_less_of_these_is_better(tmp_path: Path, metric: str) -> None:
+    sweep = sweep_in(tmp_path)
+    statuses = [ended(sweep, 0, **{metric: 0.5}), ended(sweep, 1, **{metric: 0.2})]
+    assert [one.status.index for one in rank(sweep, statuses, metric).ranked] == [1, 0]
 
 
 def test_a_metric_that_nobody_wrote(tmp_path: Path) -> None:

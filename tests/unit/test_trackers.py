@@ -288,3 +288,17 @@ def test_export_takes_the_folder_of_a_sweep_and_says_what_is_wrong(tmp_path: Pat
     assert result.exit_code == 2 and "Give --wandb or --mlflow." in result.output
     result = CliRunner().invoke(app, ["export", str(folders[0]), "--mlflow"])
     assert result.exit_code == 0 and "there is no metrics.jsonl yet" in result.output
+
+
+@pytest.mark.parametrize(
+    ("given", "mode"), [("dryrun", "offline"), ("run", "online"), ("offline", "offline")]
+)
+def test_old_names_of_the_modes_of_wandb(
+    monkeypatch: pytest.MonkeyPatch, given: str, mode: str
+) -> None:
+    """Otherwise a run would be exported once more, under another name of the same mode."""
+    pytest.importorskip("wandb")
+    from hpc_amp.trackers.wandb import choose_mode
+
+    monkeypatch.setenv("WANDB_MODE", given)
+    assert choose_mode() == mode

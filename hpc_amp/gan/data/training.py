@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from hpc_amp.config.schema import Train
 from hpc_amp.data.readers import Readers, reader_count
 from hpc_amp.data.together import from_main
 from hpc_amp.distributed.world import World
+from hpc_amp.gan.collapse import ONE_IMAGE
 from hpc_amp.gan.data.batches import ClassBatch, PairedBatch, UnpairedBatch
 from hpc_amp.gan.data.config import ClassData, GanData, PairedData, UnpairedData
 from hpc_amp.gan.data.folders import ClassFiles, PairedFiles
@@ -47,6 +49,8 @@ from hpc_amp.gan.video.poses import PoseSource, read_poses
 from hpc_amp.gan.video.references import ReferenceSet, Truth
 from hpc_amp.gan.video.sets import VideoSet
 from hpc_amp.gan.video.synthetic import DrawnIdentities, DrawnVideos, VideoFrame
+
+log = logging.getLogger(__name__)
 
 PROBED = 4
 """Samples of each set that are read before the training begins."""
@@ -332,6 +336,8 @@ def _prepare(
     labels_of: Callable[[Tensor], Tensor] | None = None,
 ) -> Prepared[Batch]:
     from_main(place.world, lambda: _probe(training, test))
+    if place.world.is_main and 1 in test.counts and not isinstance(test, VideoSet):
+        log.warning(ONE_IMAGE.format("there is one test image"))
     return Prepared(
         name=name,
         synthetic=synthetic,

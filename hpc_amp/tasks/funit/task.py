@@ -3,6 +3,7 @@ that the training has not seen."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -165,8 +166,10 @@ class Funit(ConditionalGan):
         return metrics
 
     def spreads(self) -> Mapping[str, float]:
-        """That of all classes together: a class may have a single image."""
-        return {"images": self._distances.spread()}
+        """That of all classes together: a class may have few images. And of each class whose images
+        are all the same, infinity."""
+        same = {name: s for name, s in self._distances.spreads().items() if math.isinf(s)}
+        return {"images": self._distances.spread(), **same}
 
     def protocol(self) -> dict[str, Any]:
         """Of FID and KID."""
