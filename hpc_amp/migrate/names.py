@@ -128,11 +128,12 @@ class Names:
 
     @cached_property
     def statements(self) -> list[Import]:
-        """All import statements that are not relative."""
-        script = self._script
-        found: list[Import] = [*script.all(cst.Import)]
-        found += [one for one in script.all(cst.ImportFrom) if not one.relative]
-        return sorted(found, key=script.place)
+        """All import statements that are not relative, in the order of the text."""
+        return [
+            one
+            for one in self._script.all(cst.BaseSmallStatement)
+            if isinstance(one, cst.Import) or (isinstance(one, cst.ImportFrom) and not one.relative)
+        ]
 
     @cached_property
     def _stars(self) -> dict[str, tuple[cst.ImportFrom, str]]:
@@ -237,7 +238,8 @@ class Names:
             return Reference(node, canonical(path + rest), root.value, False, (), star)
         if not bindings:
             return None
-        bindings.sort(key=lambda one: self._script.place(one.alias))
+        if len(bindings) > 1:
+            bindings.sort(key=lambda one: self._script.place(one.alias))
         certain = certain and len({binding.path for binding in bindings}) == 1
         name = canonical(bindings[0].path + rest)
         return Reference(node, name, root.value, certain, tuple(bindings))
