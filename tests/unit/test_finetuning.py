@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from support.fs_vid2vid import fs_vid2vid, plain_train
+from support.gan_checks import merged
 from support.paired import plain_train as plain_paired
 from support.training import CPU, settings
 from support.vid2vid import plain_train as plain_video
@@ -152,10 +153,13 @@ def test_two_ranks_make_what_one_makes(
 # -- a step ----------------------------------------------------------------------------------------
 
 
-def task_and_references(count: int = 2, **train: Any) -> tuple[Any, PairedBatch]:
+def task_and_references(
+    count: int = 2, size: int = 16, **train: Any
+) -> tuple[Any, PairedBatch]:
     """References with a colour for each label."""
-    task = build_task(settings(**plain_train(**train)), World(), CPU)
-    labels = torch.randint(4, (count, 16, 16), generator=torch.Generator().manual_seed(5))
+    plain = merged(plain_train(**train), {"images": {"image_size": [size]}})
+    task = build_task(settings(**plain), World(), CPU)
+    labels = torch.randint(4, (count, size, size), generator=torch.Generator().manual_seed(5))
     return task, PairedBatch(
         colours_of(labels),
         torch.arange(count),
@@ -212,7 +216,7 @@ def test_one_reference_is_its_own() -> None:
 def test_the_loss_falls(mode: str) -> None:
     """In fp16, steps that overflow do not count."""
     precision = {"mode": mode, **({"init_scale": 2.0**22} if mode in ("fp16", "O1") else {})}
-    task, references = task_and_references(precision=precision)
+    task, references = task_and_references(size=12, precision=precision)
     networks = task.generation_networks()
     before = weights_digest(networks)
     policy = PrecisionPolicy.create(task.train.precision, CPU)

@@ -52,7 +52,8 @@ def test_a_sequence_is_one_forward_pass_of_each_network(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16", "O1", "O2"])
 def test_convolutions_are_half_and_flows_masks_and_frames_fp32(mode: str, tmp_path: Path) -> None:
-    made = fs_vid2vid(tmp_path, precision=mode, adversarial={"r1": 0.0}, **ONE)
+    keys = merged(ONE, {"images": {"image_size": [12]}})
+    made = fs_vid2vid(tmp_path, precision=mode, adversarial={"r1": 0.0}, **keys)
     generator: Any = made.networks["generator"]
     wide: list[Tensor] = []
     for network in (generator.flow, generator.reference_flow):
