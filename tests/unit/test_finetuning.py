@@ -153,9 +153,7 @@ def test_two_ranks_make_what_one_makes(
 # -- a step ----------------------------------------------------------------------------------------
 
 
-def task_and_references(
-    count: int = 2, size: int = 16, **train: Any
-) -> tuple[Any, PairedBatch]:
+def task_and_references(count: int = 2, size: int = 16, **train: Any) -> tuple[Any, PairedBatch]:
     """References with a colour for each label."""
     plain = merged(plain_train(**train), {"images": {"image_size": [size]}})
     task = build_task(settings(**plain), World(), CPU)
