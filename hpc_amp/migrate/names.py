@@ -129,11 +129,10 @@ class Names:
     @cached_property
     def statements(self) -> list[Import]:
         """All import statements that are not relative, in the order of the text."""
-        return [
-            one
-            for one in self._script.all(cst.BaseSmallStatement)
-            if isinstance(one, cst.Import) or (isinstance(one, cst.ImportFrom) and not one.relative)
-        ]
+        script = self._script
+        found: list[Import] = [*script.all(cst.Import)]
+        found += [one for one in script.all(cst.ImportFrom) if not one.relative]
+        return sorted(found, key=script.order)
 
     @cached_property
     def _stars(self) -> dict[str, tuple[cst.ImportFrom, str]]:
@@ -238,8 +237,7 @@ class Names:
             return Reference(node, canonical(path + rest), root.value, False, (), star)
         if not bindings:
             return None
-        if len(bindings) > 1:
-            bindings.sort(key=lambda one: self._script.place(one.alias))
+        bindings.sort(key=lambda one: self._script.order(one.alias))
         certain = certain and len({binding.path for binding in bindings}) == 1
         name = canonical(bindings[0].path + rest)
         return Reference(node, name, root.value, certain, tuple(bindings))

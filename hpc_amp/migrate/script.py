@@ -57,6 +57,10 @@ class SourceScript:
         start = self._positions[node].start
         return start.line, start.column + 1
 
+    def order(self, node: cst.CSTNode) -> int:
+        """Return the number of a node in the order of the text."""
+        return self._tree.spans[node][0]
+
     def scope(self, node: cst.CSTNode) -> Scope | None:
         """Return the scope of a node, or None."""
         return self._scopes.get(node)
