@@ -44,8 +44,7 @@ class SpectralNorm(nn.Module):
         """Find the singular vectors of a weight [outputs, ...] that was drawn anew, or come nearer
         to them."""
         with torch.autocast(weight.device.type, enabled=False):
-            for _ in range(steps):
-                self._iterate(weight.detach().flatten(1))
+            self._iterate(weight.detach().flatten(1), steps)
 
     def forward(self, weight: Tensor) -> Tensor:
         """The weight with the largest singular value 1, about."""
@@ -61,11 +60,14 @@ class SpectralNorm(nn.Module):
             return torch.div(weight, sigma.to(weight.dtype))
 
     @torch.no_grad()
-    def _iterate(self, matrix: Tensor) -> None:
-        """One step of power iteration."""
+    def _iterate(self, matrix: Tensor, steps: int = 1) -> None:
+        """Some steps of power iteration."""
         matrix = matrix.to(self.dtype)
-        v = self._unit(torch.mv(matrix.t(), self.u.to(self.dtype)), self.v)
-        u = self._unit(torch.mv(matrix, v.to(self.dtype)), self.u)
+        transposed = matrix.t()
+        u, v = self.u, self.v
+        for _ in range(steps):
+            v = self._unit(torch.mv(transposed, u.to(self.dtype)), v)
+            u = self._unit(torch.mv(matrix, v.to(self.dtype)), u)
         self.u.copy_(u)
         self.v.copy_(v)
 

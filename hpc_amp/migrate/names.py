@@ -128,11 +128,11 @@ class Names:
 
     @cached_property
     def statements(self) -> list[Import]:
-        """All import statements that are not relative."""
+        """All import statements that are not relative, in the order of the text."""
         script = self._script
         found: list[Import] = [*script.all(cst.Import)]
         found += [one for one in script.all(cst.ImportFrom) if not one.relative]
-        return sorted(found, key=script.place)
+        return sorted(found, key=script.order)
 
     @cached_property
     def _stars(self) -> dict[str, tuple[cst.ImportFrom, str]]:
@@ -237,7 +237,7 @@ class Names:
             return Reference(node, canonical(path + rest), root.value, False, (), star)
         if not bindings:
             return None
-        bindings.sort(key=lambda one: self._script.place(one.alias))
+        bindings.sort(key=lambda one: self._script.order(one.alias))
         certain = certain and len({binding.path for binding in bindings}) == 1
         name = canonical(bindings[0].path + rest)
         return Reference(node, name, root.value, certain, tuple(bindings))

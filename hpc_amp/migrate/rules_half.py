@@ -142,13 +142,15 @@ def _is_power_of_two(node: cst.CSTNode) -> bool:
 
 def _times_scale(program: MigratedProgram, node: cst.BaseExpression, result: str = "") -> bool:
     """Whether an expression is `loss * loss_scale`, or its result is called a loss."""
-    if not _scales_by_hand(program, node):
-        return False
     if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Multiply):
         return False
     sides = (node.left, node.right)
     texts = (result, *(program.script.code(side) for side in sides))
-    return any(map(_is_loss, texts)) and any(_is_scale(program, side) for side in sides)
+    return (
+        any(map(_is_loss, texts))
+        and any(_is_scale(program, side) for side in sides)
+        and _scales_by_hand(program, node)
+    )
 
 
 def _is_loss(text: str) -> bool:

@@ -36,22 +36,30 @@ class SourceScript:
     def __init__(self, text: str, name: str) -> None:
         self.name = name
         self.text = text
-        wrapper = MetadataWrapper(cst.parse_module(text))
-        self.module = wrapper.module
-        # Resolved together, because this needs only one pass over the tree.
-        wrapper.resolve_many((PositionProvider, ScopeProvider, ExpressionContextProvider))
-        self._positions: Mapping[cst.CSTNode, CodeRange] = wrapper.resolve(PositionProvider)
-        self._scopes: Mapping[cst.CSTNode, Scope | None] = wrapper.resolve(ScopeProvider)
-        self._contexts: Mapping[cst.CSTNode, ExpressionContext | None] = wrapper.resolve(
+        # No copy: a tree that was parsed contains no node twice.
+        self._wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
+        self.module = self._wrapper.module
+        # The scopes need the contexts, which are kept.
+        self._scopes: Mapping[cst.CSTNode, Scope | None] = self._wrapper.resolve(ScopeProvider)
+        self._contexts: Mapping[cst.CSTNode, ExpressionContext | None] = self._wrapper.resolve(
             ExpressionContextProvider
         )
         self._tree = _Tree()
         self.module.visit(self._tree)
 
+    @cached_property
+    def _positions(self) -> Mapping[cst.CSTNode, CodeRange]:
+        """The positions of all nodes, which only scripts with findings need."""
+        return self._wrapper.resolve(PositionProvider)
+
     def place(self, node: cst.CSTNode) -> tuple[int, int]:
         """Return the line and the column of a node, both counted from 1."""
         start = self._positions[node].start
         return start.line, start.column + 1
+
+    def order(self, node: cst.CSTNode) -> int:
+        """Return the number of a node in the order of the text."""
+        return self._tree.spans[node][0]
 
     def scope(self, node: cst.CSTNode) -> Scope | None:
         """Return the scope of a node, or None."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from support.fs_vid2vid import fs_vid2vid, plain_train
+from support.gan_checks import merged
 from support.paired import plain_train as plain_paired
 from support.training import CPU, settings
 from support.vid2vid import plain_train as plain_video
@@ -105,20 +107,20 @@ def test_frames_change_and_the_loaded_weights_do_not(trained: Path, tmp_path: Pa
         )
         return files_below(tmp_path / name)
 
-    usual, tuned = frames("usual"), frames("tuned", finetune=3)
+    usual, tuned = frames("usual"), frames("tuned", finetune=2)
     assert weights_digest(loaded.networks) == before
     assert not any(p.requires_grad for p in loaded.networks["generator"].parameters())
     assert len(tuned) == 12 and all(tuned[name] != usual[name] for name in usual)
     assert frames("usual again") == usual
-    assert frames("tuned again", finetune=3) == tuned
-    assert frames("other steps", finetune=4) != tuned
-    assert frames("other seed", finetune=3, seed=1) != tuned
+    assert frames("tuned again", finetune=2) == tuned
+    assert frames("other steps", finetune=1) != tuned
+    assert frames("other seed", finetune=2, seed=1) != tuned
 
 
 def test_a_sequence_is_the_same_alone_and_after_others(trained: Path, tmp_path: Path) -> None:
-    together = make(trained, tmp_path / "together", finetune=3)
+    together = make(trained, tmp_path / "together", finetune=2)
     shutil.copytree(trained / "data" / "test_A" / "scene 2", tmp_path / "maps" / "scene 2")
-    alone = make(trained, tmp_path / "alone", inputs=tmp_path / "maps", finetune=3)
+    alone = make(trained, tmp_path / "alone", inputs=tmp_path / "maps", finetune=2)
     assert alone == of(2, together) and len(alone) == 4
 
 
@@ -131,17 +133,17 @@ def test_two_ranks_make_what_one_makes(
         shutil.copytree(trained / "style" / part / "scene 1", style / part / "scene 1")
         for file in (trained / "style" / part / "scene 0").iterdir():
             shutil.copy(file, style / part)
-    one = make(trained, tmp_path / "one", style=style, finetune=3)
+    one = make(trained, tmp_path / "one", style=style, finetune=2)
     assert len(one) == 12
     assert tunings == [(0, "B"), (0, "scene 1")], "sequences with the same references share a copy"
-    assert of(0, one) == of(0, make(trained, tmp_path / "b", style=style, finetune=3))
+    assert of(0, one) == of(0, make(trained, tmp_path / "b", style=style, finetune=2))
     tunings.clear()
     monkeypatch.setattr("hpc_amp.data.together.from_main", lambda world, find: find())
     loaded = load_generator(trained / "run")
     for rank in range(2):
         request = make_request(
             World(rank=rank, size=2), data / "test_A", tmp_path / "two", style,
-            data / "test_inst", None, None, 0, 8, None, 3,
+            data / "test_inst", None, None, 0, 8, None, 2,
         )  # fmt: skip
         write_images(loaded, request, tmp_path / "two", lambda made: None)
     assert tunings == [(0, "B"), (0, "scene 1")], "scenes 0 and 2, and scene 1"
@@ -151,16 +153,29 @@ def test_two_ranks_make_what_one_makes(
 # -- a step ----------------------------------------------------------------------------------------
 
 
-def task_and_references(count: int = 2, **train: Any) -> tuple[Any, PairedBatch]:
+def task_and_references(count: int = 2, size: int = 16, **train: Any) -> tuple[Any, PairedBatch]:
     """References with a colour for each label."""
-    task = build_task(settings(**plain_train(**train)), World(), CPU)
-    labels = torch.randint(4, (count, 16, 16), generator=torch.Generator().manual_seed(5))
+    plain = merged(plain_train(**train), {"images": {"image_size": [size]}})
+    task = build_task(settings(**plain), World(), CPU)
+    labels = torch.randint(4, (count, size, size), generator=torch.Generator().manual_seed(5))
     return task, PairedBatch(
         colours_of(labels),
         torch.arange(count),
         labels=labels,
         instances=(labels > 1).long(),
     )
+
+
+def places_of(labels: torch.Tensor) -> dict[bytes, set[tuple[int, bool, int, int]]]:
+    """Of all maps that a move of up to three pixels makes of label maps [N, H, W]: the numbers of
+    the label maps, whether they are mirrored, and how far they are moved down and to the right."""
+    places: dict[bytes, set[tuple[int, bool, int, int]]] = {}
+    for number, mirrored in itertools.product(range(len(labels)), (False, True)):
+        shown = labels[number].flip(-1) if mirrored else labels[number]
+        for down, right in itertools.product(range(-3, 4), repeat=2):
+            moved = shown.roll((down, right), (-2, -1)).numpy().tobytes()
+            places.setdefault(moved, set()).add((number, mirrored, down, right))
+    return places
 
 
 def colours_of(labels: torch.Tensor) -> torch.Tensor:
@@ -174,26 +189,16 @@ def test_a_step_shows_a_reference_that_was_moved(flip: bool) -> None:
     task, references = task_and_references(images={"flip": flip})
     stream = torch.Generator().manual_seed(0)
     assert references.labels is not None
+    places = places_of(references.labels)
     seen = set()
-    for _ in range(300):
+    for _ in range(100):
         batch = task.finetuning_batch(references, stream)
         labels = batch.labels[0, 0]
         assert torch.equal(batch.images[0, 0], colours_of(labels))
         assert torch.equal(batch.instances[0, 0], (labels > 1).long())
         assert torch.equal(batch.references[0], references.images)
         assert torch.equal(batch.reference_labels[0], references.labels)
-        seen |= {
-            (number, mirrored, down, right)
-            for number in range(2)
-            for mirrored in (False, True)
-            for down in range(-3, 4)
-            for right in range(-3, 4)
-            if torch.equal(
-                labels,
-                (references.labels[number].flip(-1) if mirrored else references.labels[number])
-                .roll((down, right), (-2, -1)),
-            )
-        }  # fmt: skip
+        seen |= places[labels.numpy().tobytes()]
     numbers, mirrors, downs, rights = (set(parts) for parts in zip(*seen, strict=True))
     assert numbers == {0, 1} and mirrors == ({False, True} if flip else {False})
     assert downs == rights == {-2, -1, 0, 1, 2}
@@ -208,23 +213,23 @@ def test_one_reference_is_its_own() -> None:
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16", "O1", "O2"])
 def test_the_loss_falls(mode: str) -> None:
     """In fp16, steps that overflow do not count."""
-    precision = {"mode": mode, **({"init_scale": 2.0**30} if mode in ("fp16", "O1") else {})}
-    task, references = task_and_references(precision=precision)
+    precision = {"mode": mode, **({"init_scale": 2.0**22} if mode in ("fp16", "O1") else {})}
+    task, references = task_and_references(size=12, precision=precision)
     networks = task.generation_networks()
     before = weights_digest(networks)
     policy = PrecisionPolicy.create(task.train.precision, CPU)
     tuning = FineTuning(task, networks, policy)
-    found = tuning.run(references, 40, 0, "scene")
+    found = tuning.run(references, 16, 0, "scene")
     assert set(found) == {"perceptual"}
     losses = found["perceptual"]
-    assert losses.shape == (40,) and losses.isfinite().all()
-    assert losses[-10:].mean() < 0.9 * losses[:10].mean()
+    assert losses.shape == (16,) and losses.isfinite().all()
+    assert losses[-4:].mean() < 0.9 * losses[:4].mean()
     assert weights_digest(networks) == before != weights_digest(tuning.networks)
     generator = tuning.networks["generator"]
     assert not generator.training
     assert all(p.dtype == torch.float32 and p.grad is None for p in generator.parameters())
-    again = tuning.run(references, 5, 0, "scene")
-    assert torch.equal(again["perceptual"], losses[:5]), "it begins with the weights of the run"
+    again = tuning.run(references, 2, 0, "scene")
+    assert torch.equal(again["perceptual"], losses[:2]), "it begins with the weights of the run"
 
 
 def test_what_draws_learns_at_the_rate_of_the_generator() -> None:

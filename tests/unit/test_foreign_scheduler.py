@@ -18,6 +18,8 @@ from support import commands, foreign
 from support.environment import REPOSITORY, clean_environ
 from support.waiting import wait_until
 
+from hpc_amp.jobs.events import read_events
+
 JOB: dict[str, Any] = {
     "name": "test",
     "job": {"gpus_per_node": 0, "walltime": "10m"},
@@ -84,8 +86,22 @@ class SpoolHost:
         return str(status["state"])
 
     def wait_for(self, run_dir: Path, state: str) -> None:
-        """Until a run is in that state."""
+        """Until a run is in that state. A command is asked once its job may be."""
+        if state == "running":
+            wait_until(lambda: has_started(run_dir), f"{run_dir} to start")
+        else:
+            self.wait_for_jobs()
         wait_until(lambda: self.state(run_dir) == state, f"{run_dir} to be {state}", pause=0.2)
+
+    def wait_for_jobs(self) -> None:
+        """Until all jobs have ended."""
+        for job in self.queue.iterdir():
+            wait_until((job / "status").exists, f"the end of job {job.name}")
+
+
+def has_started(run_dir: Path) -> bool:
+    """Whether the script of a run has begun its first attempt."""
+    return any(event["state"] == "started" for event in read_events(run_dir))
 
 
 @pytest.fixture
@@ -173,6 +189,7 @@ def test_a_sweep(spool: SpoolHost, site: str, jobs: list[str]) -> None:
 
     folder = Path(facts["folder"])
     assert sorted(path.name for path in spool.queue.iterdir()) == jobs
+    spool.wait_for_jobs()
     wait_until(lambda: sweep_states(spool, folder) == ["finished"] * 3, "the end of the sweep")
     for number, word in enumerate(("one", "two", "three")):
         log = (folder / "points" / f"{number:04d}" / "logs" / "job.log").read_text()
@@ -187,15 +204,17 @@ def test_a_sweep_is_cancelled_and_goes_on(spool: SpoolHost, site: str) -> None:
     spool.write_job({**JOB, "run": ["sh", "-c", f"test -e {go} || sleep 600"]}, site)
     words = ("sweep", "job.yaml", "container.env.WORD=one,two", "--json")
     folder = Path(json.loads(spool.hpc_amp(*words))["folder"])
+    for point in (folder / "points").iterdir():
+        wait_until(lambda point=point: has_started(point), f"{point} to start")
     wait_until(lambda: sweep_states(spool, folder) == ["running"] * 2, "both points to run")
 
     spool.hpc_amp("sweep", "cancel", str(folder))
 
-    for job in spool.queue.iterdir():
-        wait_until((job / "status").exists, f"the end of job {job.name}")
+    spool.wait_for_jobs()
     assert sweep_states(spool, folder) == ["cancelled"] * 2
     go.touch()
     spool.hpc_amp("sweep", "continue", str(folder))
+    spool.wait_for_jobs()
     wait_until(lambda: sweep_states(spool, folder) == ["finished"] * 2, "the end of the sweep")
 
 
@@ -217,6 +236,7 @@ def test_a_scaling_study(spool: SpoolHost, more: list[str]) -> None:
 
     spool.hpc_amp(*words, "launch=mpirun", "--yes")
 
+    spool.wait_for_jobs()
     wait_until(lambda: scale_states(spool) == {"measured"}, "the end of all runs")
     assert len(list(spool.queue.iterdir())) == (1 if more == ["--in-allocation"] else 2)
     hosts = [

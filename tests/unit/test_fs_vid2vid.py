@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.fs_vid2vid import LOSSES, METRICS, ONE, TWO, fs_vid2vid, plain_train
-from support.gan_checks import check_number_formats, check_phases
+from support.gan_checks import check_number_formats, check_phases, merged
 from support.training import CPU, settings
 from support.video import write_videos
 from support.video_checks import check_generated, check_resume_where_sequences_grow, forward_passes
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "seed_zero")
 
 def test_each_phase_moves_all_of_its_networks_and_nothing_else(tmp_path: Path) -> None:
     """DDP waits for each parameter."""
-    made = fs_vid2vid(tmp_path)
+    made = fs_vid2vid(tmp_path, **ONE)
     check_phases(made, buffers=False)
     assert {loss for update in made.updates for loss in update.losses} == set(LOSSES)
 
@@ -45,14 +45,15 @@ def test_each_phase_moves_all_of_its_networks_and_nothing_else(tmp_path: Path) -
 def test_a_sequence_is_one_forward_pass_of_each_network(tmp_path: Path) -> None:
     """So the ranks exchange the gradients of a network once in a step, and not once a frame."""
     made = fs_vid2vid(
-        tmp_path, adversarial={"r1": 0.0}, fs_vid2vid={"temporal": {"scales": 0}}, epochs=1
+        tmp_path, adversarial={"r1": 0.0}, fs_vid2vid={"temporal": {"scales": 0}}, epochs=1, **ONE
     )
     assert forward_passes(made) == ["discriminator"] * 2 + ["generator"] * 2
 
 
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16", "O1", "O2"])
 def test_convolutions_are_half_and_flows_masks_and_frames_fp32(mode: str, tmp_path: Path) -> None:
-    made = fs_vid2vid(tmp_path, precision=mode, adversarial={"r1": 0.0}, **ONE)
+    keys = merged(ONE, {"images": {"image_size": [12]}})
+    made = fs_vid2vid(tmp_path, precision=mode, adversarial={"r1": 0.0}, **keys)
     generator: Any = made.networks["generator"]
     wide: list[Tensor] = []
     for network in (generator.flow, generator.reference_flow):
@@ -72,13 +73,12 @@ def test_convolutions_are_half_and_flows_masks_and_frames_fp32(mode: str, tmp_pa
         assert all(p.isfinite().all() for p in generator.parameters())
 
 
-@pytest.mark.parametrize("mode", ["bf16", "fp16"])
-def test_half_precision_makes_the_frames_and_gradients_of_fp32(mode: str, tmp_path: Path) -> None:
+def test_half_precision_makes_the_frames_and_gradients_of_fp32(tmp_path: Path) -> None:
     """Of the same weights."""
     found = {}
-    for each in ("fp32", mode):
+    for mode in ("fp32", "bf16", "fp16"):
         torch.manual_seed(3)
-        made = fs_vid2vid(tmp_path / each, precision=each)
+        made = fs_vid2vid(tmp_path / mode, precision=mode, **TWO)
         (batch,) = next(made.data.epoch(0))
         task: Any = made.task
         generator = made.networks["generator"]
@@ -86,10 +86,12 @@ def test_half_precision_makes_the_frames_and_gradients_of_fp32(mode: str, tmp_pa
             video = task.make(batch, conditions(batch, task.train.images), made.networks)
         ((video.frames - batch.images).square().mean() * 64).backward()
         gradients = [p.grad.flatten() for p in generator.parameters() if p.grad is not None]
-        found[each] = video.frames.detach(), torch.cat(gradients)
-    frames, gradients = (torch.stack(parts) for parts in zip(*found.values(), strict=True))
-    assert float((frames[0] - frames[1]).abs().mean()) < 0.01 < float(frames[0].std())
-    assert float(F.cosine_similarity(gradients[0], gradients[1], 0)) > 0.95
+        found[mode] = video.frames.detach(), torch.cat(gradients)
+    expected, expected_gradients = found.pop("fp32")
+    for mode, (frames, half_gradients) in found.items():
+        difference = float((expected - frames).abs().mean())
+        assert difference < 0.01 < float(expected.std()), mode
+        assert float(F.cosine_similarity(expected_gradients, half_gradients, 0)) > 0.95, mode
 
 
 def test_wrong_keys_are_refused() -> None:
@@ -310,10 +312,10 @@ def test_checkpointing_keeps_less_and_changes_nothing() -> None:
 
 
 def test_the_discriminator_sees_a_reference_beside_each_frame(tmp_path: Path) -> None:
-    made = fs_vid2vid(tmp_path)
+    made = fs_vid2vid(tmp_path, **TWO)
     (batch,) = next(made.data.epoch(0))
     task: Any = made.task
-    beside = task.beside(batch, conditions(batch, task.train.images)).unflatten(0, (4, 3))
+    beside = task.beside(batch, conditions(batch, task.train.images)).unflatten(0, (2, 3))
     assert beside.shape[2] == task.judged_channels == 13
     for time in range(3):
         assert torch.equal(beside[:, time, 5:8], batch.references[:, 0])
@@ -363,7 +365,15 @@ def test_a_perfect_generator_has_the_best_metrics_and_is_shown(tmp_path: Path) -
 
 
 def test_a_resume_is_bit_exact_where_sequences_grow(tmp_path: Path) -> None:
-    check_resume_where_sequences_grow(partial(fs_vid2vid, **TWO), tmp_path, LOSSES, METRICS)
+    """With the seed, some steps of the end overflow and some do not."""
+    judge = {"width": 4, "layers": 1, "scales": 1}
+    model = partial(
+        fs_vid2vid,
+        seed=1,
+        fs_vid2vid={"discriminator": judge, "temporal": judge},
+        **merged(TWO, {"images": {"image_size": [8, 16]}}),
+    )
+    check_resume_where_sequences_grow(model, tmp_path, LOSSES, METRICS)
 
 
 # -- generate --------------------------------------------------------------------------------------

@@ -138,14 +138,8 @@ def test_losses_without_weight_are_not_computed(tmp_path: Path) -> None:
 
 # -- resume ---------------------------------------------------------------------------------------
 
-SCALES = {"funit": 2.0**15, "coco_funit": 2.0**14}
-"""First loss scales, of which some overflow and some do not."""
-EVERYTHING: dict[str, Any] = {
-    "ema": 0.9,
-    "log_every": 2,
-    "epochs": 2,
-    "images": {"synthetic": {"classes": 7, "train": 4, "test": 4}},  # two steps an epoch
-}
+STARTS = {"funit": (16, 2.0**15), "coco_funit": (8, 2.0**14)}
+"""Sizes of the images, and first loss scales, of which some overflow and some do not."""
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -154,9 +148,20 @@ def test_a_resume_is_bit_exact(name: str, tmp_path: Path) -> None:
     metrics = ("eval/frechet_random", "eval/nearest_class", "eval/truth_l1")
     curves = [*(f"train/{loss}" for loss in LOSSES), *metrics]
 
+    size, scale = STARTS[name]
+    two_steps_an_epoch = {"classes": 7, "train": 4, "test": 4}
+
     def make(folder: Path, attempt: int) -> Engine:
-        precision = {"mode": "fp16", "init_scale": SCALES[name], "growth_interval": 3}
-        return few_shot(folder, name, attempt=attempt, precision=precision, **EVERYTHING)
+        return few_shot(
+            folder,
+            name,
+            attempt=attempt,
+            ema=0.9,
+            log_every=2,
+            epochs=2,
+            images={"image_size": [size], "synthetic": two_steps_an_epoch},
+            precision={"mode": "fp16", "init_scale": scale, "growth_interval": 3},
+        )
 
     check_resume(make, tmp_path, (1, 3), curves)
 

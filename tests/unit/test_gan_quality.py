@@ -122,6 +122,7 @@ def test_a_comparison_goes_on_where_it_was_interrupted(tmp_path: Path, warm_pyth
         done = commands.python(*words, *files, cwd=tmp_path, environ=clean_environ())
         return None if "has not ended the job" in done.stdout + done.stderr else done
 
+    wait_until(lambda: _have_ended(tmp_path), "the end of the attempts")
     again = wait_until(goes_on, "the end of the interrupted job")
     assert again.returncode == 0, again.stdout + again.stderr
     runs = _finished(tmp_path)
@@ -168,6 +169,12 @@ def _finished(folder: Path) -> dict[int, Any]:
         for status in SWEEP.statuses(sweep)
         if status.state == "finished"
     }
+
+
+def _have_ended(folder: Path) -> bool:
+    """Whether no attempt of a run is at work."""
+    attempts = (folder / "sweeps").glob("tiny/2*/points/*/attempts/[0-9]*")
+    return all((attempt / "ended").exists() for attempt in attempts)
 
 
 def _picture(folder: Path) -> Path:

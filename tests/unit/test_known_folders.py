@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import commands
 from support.stubs import StubHost
 
 from hpc_amp.jobs import known
@@ -111,12 +110,10 @@ def test_commands_at_once_record_all_folders(host: StubHost) -> None:
     for folder in folders:
         folder.mkdir()
         (folder / "job.yaml").write_text(JOB.format("a"))
-    command = [sys.executable, "-m", "hpc_amp", "submit", "job.yaml"]
-    started = [
-        subprocess.Popen(command, cwd=folder, env=host.environ(), stdout=subprocess.DEVNULL)
-        for folder in folders
-    ]
-    assert [process.wait(300) for process in started] == [0] * 6
+    forks = commands.server()
+    words = ("-m", "hpc_amp", "submit", "job.yaml")
+    started = [forks.start(*words, cwd=folder, environ=host.environ()) for folder in folders]
+    assert [program.wait(300).returncode for program in started] == [0] * 6
     assert len(listed(host)) == 6
     assert len(list((host.folder / "state-home" / "hpc-amp" / "folders").iterdir())) == 6
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.stubs import StubHost
-from support.terminal import INTERRUPT, Terminal
+from support.terminal import INTERRUPT, CommandTerminal, Terminal
 
 from hpc_amp.campaigns.listed import Row
 from hpc_amp.cli.overview import as_table, as_tabs
@@ -61,7 +62,7 @@ def three(host: StubHost) -> list[Path]:
 
 def shown(host: StubHost, *words: str, columns: int, **environ: str) -> tuple[list[str], bytes]:
     """The lines of `hpc-amp status` on a terminal, and what it wrote."""
-    with Terminal(
+    with CommandTerminal(
         [sys.executable, "-m", "hpc_amp", "status", *words],
         cwd=host.work,
         environ=host.environ(**environ),
@@ -137,9 +138,10 @@ def test_wide_characters_take_two_columns() -> None:
 
 def test_a_terminal_shows_the_newest_and_what_has_not_ended(host: StubHost) -> None:
     waiting = submitted(host, "first", "--run-id=20260101-000000-aaaa")
-    for second in range(25):
-        run = submitted(host, "later", f"--run-id=20260101-0001{second:02d}-aaaa")
-        record_event(run, "finished")
+    run = submitted(host, "later", "--run-id=20260101-000100-aaaa")
+    record_event(run, "finished")
+    for second in range(1, 25):
+        shutil.copytree(run, run.with_name(f"20260101-0001{second:02d}-aaaa"), symlinks=True)
     queue(host, "4242|PENDING|Resources")
 
     lines, _ = shown(host, columns=100)

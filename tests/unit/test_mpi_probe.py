@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import commands
 from support.environment import clean_environ
 from support.mpi import FakeMpi
 from support.waiting import wait_until
@@ -55,16 +56,24 @@ class Ranks:
         resolved = {"workdir": str(folder / "work"), "host_mpi": host_mpi, "job": job}
         self.job.write_text(json.dumps(resolved))
 
-    def start(self, rank: int, size: int, **environ: str) -> subprocess.Popen[str]:
+    def environ(self, rank: int, size: int, **more: str) -> dict[str, str]:
+        """The whole environment of a rank."""
         place = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(size)}
         place |= {"OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": str(size)}
         script = {"HPC_AMP_WORLD_SIZE": str(size), "HPC_AMP_ATTEMPT": "1"}
         script |= {"MASTER_ADDR": "n1", "MASTER_PORT": "61000", "HPC_AMP_HOST_MPI": NEW_HOST}
         path = os.pathsep.join([self.path, clean_environ()["PYTHONPATH"]])
+        return {**clean_environ(**place, **script), "PYTHONPATH": path, **more}
+
+    def words(self) -> list[str]:
+        """Python's arguments for a rank."""
+        return ["-m", "hpc_amp.distributed.exec", "--job", str(self.job), "--mpi-probe"]
+
+    def start(self, rank: int, size: int, **environ: str) -> subprocess.Popen[str]:
         descriptor = environ.get("PMI_FD")
         return subprocess.Popen(
-            [sys.executable, "-m", "hpc_amp.distributed.exec", "--job", self.job, "--mpi-probe"],
-            env={**clean_environ(**place, **script), "PYTHONPATH": path, **environ},
+            [sys.executable, *self.words()],
+            env=self.environ(rank, size, **environ),
             pass_fds=[int(descriptor)] if descriptor else [],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -80,10 +89,11 @@ class Ranks:
 
     def explanation(self, size: int = 1, **environ: str) -> str:
         """What rank 0 says, as one line, where it is the first to fail."""
-        process = self.start(0, size, **environ)
-        output, errors = process.communicate(timeout=600)
-        assert (process.returncode, output) == (3, ""), errors
-        (line,) = errors.splitlines()
+        ended = commands.python(
+            *self.words(), cwd=self.folder, environ=self.environ(0, size, **environ), timeout=600
+        )
+        assert (ended.returncode, ended.stdout) == (3, ""), ended.stderr
+        (line,) = ended.stderr.splitlines()
         assert line.startswith(PREFIX)
         return line[len(PREFIX) :]
 
