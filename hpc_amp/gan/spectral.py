@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 from torch.nn.utils import parametrize
 
 from hpc_amp.gan.config import SpectralName
@@ -55,8 +56,8 @@ class SpectralNorm(nn.Module):
             # A second forward pass changes the buffer, and backward needs this one. The average of
             # several unit vectors, which is what an EMA has, is shorter than 1.
             v = self.v.float()  # with O2 and O3, buffers are in half precision
-            v = v / v.norm().clamp(min=self.eps)
-            sigma = torch.mv(matrix.float(), v).norm().clamp(min=self.eps)
+            v = v / vector_norm(v).clamp(min=self.eps)
+            sigma = vector_norm(torch.mv(matrix.float(), v)).clamp(min=self.eps)
             return torch.div(weight, sigma.to(weight.dtype))
 
     @torch.no_grad()
@@ -76,8 +77,8 @@ class SpectralNorm(nn.Module):
         leaves 0 again."""
         # The norm of a half-precision vector may overflow.
         wide = vector.float()
-        norm = wide.norm()
-        return torch.where(norm > self.eps, wide / norm.clamp(min=self.eps), before.float())
+        norm = vector_norm(wide)
+        return torch.where(norm > self.eps, wide / norm, before.float())
 
 
 def spectral_norm(module: nn.Module, precision: SpectralName = "fp32") -> nn.Module:

@@ -22,17 +22,20 @@ def write_report(analyses: Sequence[Analysis], folder: Path) -> Written:
     for kinds with a measured point. Files of an older report are replaced. Raises UsageError if a
     file cannot be written.
     """
-    remark = why_no_pictures()
-    drawn = {} if remark else {kind: draw(kind, analyses) for kind in KINDS}
-    inlined = {kind: pictures["svg"] for kind, pictures in drawn.items() if pictures}
     files = {
         "report.txt": (to_text(analyses) + "\n").encode(),
         "report.csv": to_csv(analyses).encode(),
         "report.json": to_json(analyses).encode(),
-        "report.html": to_html(analyses, inlined, remark).encode(),
     }
-    for kind, pictures in drawn.items():
-        files |= {f"{kind}.{suffix}": content for suffix, content in pictures.items()}
+    # Before pictures are drawn: it takes a second, and the folder may be no place to write to.
     for name, content in files.items():
         write_file(folder / name, content)
-    return Written(folder, tuple(files), remark)
+    remark = why_no_pictures()
+    drawn = {} if remark else {kind: draw(kind, analyses) for kind in KINDS}
+    inlined = {kind: pictures["svg"] for kind, pictures in drawn.items() if pictures}
+    shown = {"report.html": to_html(analyses, inlined, remark).encode()}
+    for kind, pictures in drawn.items():
+        shown |= {f"{kind}.{suffix}": content for suffix, content in pictures.items()}
+    for name, content in shown.items():
+        write_file(folder / name, content)
+    return Written(folder, (*files, *shown), remark)

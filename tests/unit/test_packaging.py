@@ -21,14 +21,10 @@ from hpc_amp.jobs.plan import make_plan
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new environment with the wheel and its dependencies alone; returns its bin folder."""
     folder = tmp_path_factory.mktemp("install")
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run(
-        [*pip, "wheel", "--no-deps", "--wheel-dir", folder, REPOSITORY], check=True, timeout=300
-    )
-    (wheel,) = folder.glob("hpc_amp-*.whl")
     venv.create(folder / "env", with_pip=False, symlinks=True)
     python = folder / "env" / "bin" / "python"
-    install = [*pip, "--python", python, "install", "--no-compile", wheel]
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    install = [*pip, "--python", python, "install", "--no-compile", REPOSITORY]  # makes a wheel
     subprocess.run(install, check=True, timeout=300)
     return python.parent
 

@@ -23,13 +23,16 @@ SMALL_IMAGES: dict[str, Any] = {
     "model": {"name": "resnet8"},
     "clip_norm": 1.0,
 }
+FEW_PAIRS = {"synthetic": {"train": 4, "test": 1}}
 SHORT_VIDEOS = {"synthetic": {"train": 4, "test": 1, "frames": 3}}
 ENGINES: dict[str, Callable[..., Engine]] = {
     "classification": lambda folder, **train: engine(
         folder, Classification, **SMALL_IMAGES, **train
     ),
     "dcgan": dcgan,
-    "spade": lambda folder, **train: paired(folder, "spade", **train),
+    "spade": lambda folder, **train: paired(
+        folder, "spade", images=FEW_PAIRS, batch_size=2, **train
+    ),
     "vid2vid": lambda folder, **train: vid2vid(folder, images=SHORT_VIDEOS, batch_size=2, **train),
 }
 

@@ -245,18 +245,24 @@ def printed(folder: Path, html: str) -> list[str]:
     return subprocess.run(command, check=True, text=True, capture_output=True).stdout.split("\n")
 
 
-def test_many_warnings_leave_no_page_half_empty(
-    tmp_path: Path, plain: Analysis, pictures: dict[Kind, bytes]
-) -> None:
+@pytest.fixture(scope="module")
+def paper(
+    tmp_path_factory: pytest.TempPathFactory, plain: Analysis, pictures: dict[Kind, bytes]
+) -> list[str]:
+    """The lines of the page with many warnings."""
     many = tuple(Caveat("noisy", f"number {number}") for number in range(40))
-    html = to_html([replace(plain, caveats=many)], pictures)
-    first, *others = "\n".join(printed(tmp_path, html)).split("\f")
+    page = to_html([replace(plain, caveats=many)], pictures)
+    return printed(tmp_path_factory.mktemp("paper"), page)
+
+
+def test_many_warnings_leave_no_page_half_empty(paper: list[str]) -> None:
+    first, *others = "\n".join(paper).split("\f")
     assert "number 5\n" in first
     assert "number 39\n" in "".join(others)
 
 
-def test_tables_stay_tables_on_paper(tmp_path: Path, html: str) -> None:
-    lines = [" ".join(line.split()) for line in printed(tmp_path, html)]
+def test_tables_stay_tables_on_paper(paper: list[str]) -> None:
+    lines = [" ".join(line.split()) for line in paper]
     assert "nodes ranks runs step ms middle half samples/s speedup efficiency" in lines
     assert "nodes compute communication data wait slowest rank" in lines
     assert "4 16 2/2 29.2 29.0-29.3 17,546 3.48 87.0 ± 7.7 %" in lines

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import yaml
+from support import commands
 from support.campaigns import find_sweep, group, make_campaign, planned_sweep
 from support.environment import require_program, working_directory
-from support.standins import CobaltStandIn, PbsStandIn
+from support.standins import CobaltStandIn, PbsStandIn, StandIn
 from support.stubs import StubHost
 from support.waiting import wait_until
 
@@ -388,12 +389,16 @@ def test_pbs_takes_no_array_of_one(tmp_path: Path) -> None:
     assert get_scheduler("pbs").arrays().task_id(["490[].head"], 7, 9) == "490[7].head"
 
 
+def hpc_amp_at(stand_in: StandIn, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command of a user of the stand-in."""
+    return commands.hpc_amp(*words, cwd=stand_in.work, environ=stand_in.environ())
+
+
 def pbs_sweep(pbs: PbsStandIn, command: str, *words: str) -> Campaign:
     job = {**JOB, "site": "pbs", "run": ["sh", "-c", command], "launch": {"preflight": False}}
     del job["train"]
     (pbs.work / "job.yaml").write_text(yaml.safe_dump(job))
-    submit = ("-m", "hpc_amp", "sweep", "job.yaml", "container.env.A=x,y,z", *words, "--json")
-    result = pbs.run(sys.executable, *submit)
+    result = hpc_amp_at(pbs, "sweep", "job.yaml", "container.env.A=x,y,z", *words, "--json")
     assert result.returncode == 0, result.stderr
     return read_campaign(Path(json.loads(result.stdout)["folder"]))
 
@@ -428,7 +433,7 @@ def test_pbs_runs_all_points_as_one_array(
         }  # fmt: skip
 
         # One point alone is not an array.
-        again = pbs.run(sys.executable, "-m", "hpc_amp", "sweep", "continue", "test")
+        again = hpc_amp_at(pbs, "sweep", "continue", "test")
         assert again.returncode == 0, again.stderr
         assert read_submitted(sweep)[1].job_ids == ("1.head",)
         wait_until(lambda: states(sweep)[1] == "failed", "the second attempt")
@@ -441,7 +446,7 @@ def test_a_sweep_on_pbs_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyP
         wait_until((pbs.work / "at-x").exists, "the first point")
         wait_until(lambda: states(sweep) == ["running", "pending", "pending"], "one point")
 
-        result = pbs.run(sys.executable, "-m", "hpc_amp", "sweep", "cancel", "test")
+        result = hpc_amp_at(pbs, "sweep", "cancel", "test")
 
         assert "cancelled 3 points" in result.stdout, result.stderr
         wait_until(lambda: not pbs.jobs(), "the end of the array")
@@ -471,8 +476,7 @@ def cobalt_sweep(cobalt: CobaltStandIn) -> subprocess.CompletedProcess[str]:
     job = {**JOB, "site": "cobalt", "run": ["sh", "-c", "echo $A"], "launch": {"preflight": False}}
     del job["train"]
     (cobalt.work / "job.yaml").write_text(yaml.safe_dump(job))
-    words = ("-m", "hpc_amp", "sweep", "job.yaml", "container.env.A=x,y,z", "--json")
-    return cobalt.run(sys.executable, *words)
+    return hpc_amp_at(cobalt, "sweep", "job.yaml", "container.env.A=x,y,z", "--json")
 
 
 def test_cobalt_runs_a_job_a_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

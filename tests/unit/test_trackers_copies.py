@@ -60,20 +60,6 @@ def test_what_the_original_sent_is_not_taken_as_sent_by_a_copy(
     assert sender(tmp_path / "copy", 0).sent == {}
 
 
-def test_rows_without_a_step_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wandb = pytest.importorskip("wandb")
-    from hpc_amp.trackers.wandb_files import rows
-
-    settings = wandb.Settings(console="off", silent=True)
-    run = wandb.init(id="abc", mode="offline", dir=str(tmp_path), settings=settings)
-    run.log({"other": 1.0})
-    run.log({"step": 7, "train/loss": 0.5})
-    run.finish()
-    # On a busy machine, wandb's own process writes the file some seconds after this.
-    found = wait_until(lambda: list(rows(tmp_path / "wandb", "abc")), "wandb has written the rows")
-    assert [row["step"] for row in found] == [7]
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

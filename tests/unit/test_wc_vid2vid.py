@@ -284,7 +284,7 @@ def spade_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained run of the network that `first_frame_of` describes."""
     folder = tmp_path_factory.mktemp("spade")
     networks = {"width": 4, "stages": 2, "hidden": 4, "norm": "instance", "style_encoder": False}
-    paired(folder, "spade", spade=networks, max_steps=1, evaluate_every=0).fit()
+    paired(folder, "spade", spade=networks, batch_size=2, max_steps=1, evaluate_every=0).fit()
     return folder
 
 
@@ -292,7 +292,7 @@ def test_a_run_of_spade_makes_first_frames_and_is_not_trained(
     spade_run: Path, tmp_path: Path
 ) -> None:
     keys = first_frame_of(spade_run)
-    made = wc_vid2vid(tmp_path / "run", **keys, epochs=1, ema=0.9)
+    made = wc_vid2vid(tmp_path / "run", **keys, **TWO, epochs=1, ema=0.9)
     before = {
         name: value.clone() for name, value in made.networks["first_frame"].state_dict().items()
     }
@@ -304,13 +304,13 @@ def test_a_run_of_spade_makes_first_frames_and_is_not_trained(
     check_phases(made, buffers=False)
     (batch,) = next(made.data.epoch(0))
     task: Any = made.task
-    shown = torch.rand(4, 3, 5, 16, 16)
+    shown = torch.rand(2, 3, 5, 16, 16)
     with torch.no_grad():
         first = made.networks["first_frame"](shown[:, 0])[0]
         assert torch.equal(task.make(batch, shown, made.networks).frames[:, 0], first)
     # The weights are in the checkpoints: a resumed run needs no others.
     keys["start_from"]["path"] = str(tmp_path / "gone")
-    resumed = wc_vid2vid(tmp_path / "run", attempt=2, **keys, epochs=2, ema=0.9)
+    resumed = wc_vid2vid(tmp_path / "run", attempt=2, **keys, **TWO, epochs=2, ema=0.9)
     assert resumed.step == 2
     assert torch.equal(resumed.networks["first_frame"](shown[:, 0])[0], first)
 
