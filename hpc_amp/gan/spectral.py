@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 from torch.nn.utils import parametrize
 
 from hpc_amp.gan.config import SpectralName
@@ -44,38 +45,39 @@ class SpectralNorm(nn.Module):
         """Find the singular vectors of a weight [outputs, ...] that was drawn anew, or come nearer
         to them."""
         with torch.autocast(weight.device.type, enabled=False):
-            for _ in range(steps):
-                self._iterate(weight.detach().flatten(1))
+            self._iterate(weight.detach().flatten(1), steps)
 
     def forward(self, weight: Tensor) -> Tensor:
         """The weight with the largest singular value 1, about."""
         with torch.autocast(weight.device.type, enabled=False):
             matrix = weight.flatten(1)
             if self.training and not self.held:
-                self._iterate(matrix.detach())
+                self._iterate(matrix.detach(), 1)
             # A second forward pass changes the buffer, and backward needs this one. The average of
             # several unit vectors, which is what an EMA has, is shorter than 1.
             v = self.v.float()  # with O2 and O3, buffers are in half precision
-            v = v / v.norm().clamp(min=self.eps)
-            sigma = torch.mv(matrix.float(), v).norm().clamp(min=self.eps)
+            v = v / vector_norm(v).clamp(min=self.eps)
+            sigma = vector_norm(torch.mv(matrix.float(), v)).clamp(min=self.eps)
             return torch.div(weight, sigma.to(weight.dtype))
 
     @torch.no_grad()
-    def _iterate(self, matrix: Tensor) -> None:
-        """One step of power iteration."""
+    def _iterate(self, matrix: Tensor, steps: int) -> None:
+        """Steps of power iteration."""
         matrix = matrix.to(self.dtype)
-        v = self._unit(torch.mv(matrix.t(), self.u.to(self.dtype)), self.v)
-        u = self._unit(torch.mv(matrix, v.to(self.dtype)), self.u)
-        self.u.copy_(u)
-        self.v.copy_(v)
+        transposed = matrix.t()
+        for _ in range(steps):
+            v = self._unit(torch.mv(transposed, self.u.to(self.dtype)), self.v)
+            u = self._unit(torch.mv(matrix, v.to(self.dtype)), self.u)
+            self.u.copy_(u)
+            self.v.copy_(v)
 
     def _unit(self, vector: Tensor, before: Tensor) -> Tensor:
         """`vector` with the length 1, in fp32; `before` where it is 0, since power iteration never
         leaves 0 again."""
         # The norm of a half-precision vector may overflow.
         wide = vector.float()
-        norm = wide.norm()
-        return torch.where(norm > self.eps, wide / norm.clamp(min=self.eps), before.float())
+        norm = vector_norm(wide)
+        return torch.where(norm > self.eps, wide / norm, before.float())
 
 
 def spectral_norm(module: nn.Module, precision: SpectralName = "fp32") -> nn.Module:
