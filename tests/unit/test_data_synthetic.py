@@ -46,12 +46,12 @@ def test_images_use_the_range_of_pixels() -> None:
     assert 25 < pixels.std() < 80
 
 
-@pytest.mark.parametrize("side", [8, 31, 97])
+@pytest.mark.parametrize("side", [8, 31, 1001])  # the last one is too large for float32
 def test_patterns_are_interpolated_in_whole_numbers(side: int) -> None:
     cells = torch.randint(-127, 128, (3, 1, GRID, GRID))
     cells[0], cells[1] = -127, 127
     patterns = _smooth(cells, side)
-    for row, column in itertools.product(range(0, side, 7), range(side)):
+    for row, column in itertools.product(range(0, side, side // 8), range(0, side, side // 8)):
         (top, down), (left, right) = divmod(row * GRID, side), divmod(column * GRID, side)
         below, beside = (top + 1) % GRID, (left + 1) % GRID
         upper = cells[:, 0, top, left] * (side - right) + cells[:, 0, top, beside] * right
