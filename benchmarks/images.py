@@ -11,7 +11,7 @@ nvidia-dali-cuda120`) takes part if it is installed.
 
 Rounds are interleaved in one process. Before each, the queues of all contestants are full and
 everything is idle; the batches that were in the queue are taken first and do not count. CPU seconds
-are those of this process and of its children.
+are those of this process and of all that it started.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import itertools
+import multiprocessing
 import os
 import statistics
 import tempfile
@@ -44,8 +45,10 @@ from hpc_amp.distributed.world import World
 SIDE = 224
 BATCH = {"files": 32, "memory": 128}
 """Images in a batch."""
-DIFFERENT, NAMES = 100, 8000
-"""How many different image files there are, and the number of names of all."""
+DIFFERENT = 100
+"""How many different image files there are. Each has many names."""
+IMAGES = {"files": 8000, "memory": 50_000}
+"""Training images: names of files, or images in memory."""
 QUEUED = 8
 """Batches that are taken before the clock starts; more than the queue of any contestant has."""
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -84,7 +87,7 @@ def write_images(root: Path, quality: int, different: int) -> float:
         path = train / f"{number:03}-00.jpg"
         photograph(stream).save(path, quality=quality)
         sizes.append(path.stat().st_size)
-        for link in range(1, NAMES // different):
+        for link in range(1, IMAGES["files"] // different):
             os.link(path, train / f"{number:03}-{link:02}.jpg")
     os.link(path, root / "test" / "one" / "0.jpg")
     return statistics.mean(sizes) / 1000
@@ -112,7 +115,9 @@ def our_files(
 
 def our_memory(root: Path, workers: int) -> Iterator[Any]:
     """hpc-amp on images in memory."""
-    data = schema.Data(name="synthetic", synthetic=schema.Synthetic(train=50_000, test=10))
+    data = schema.Data(
+        name="synthetic", synthetic=schema.Synthetic(train=IMAGES["memory"], test=10)
+    )
     return ours(schema.Train(batch_size=BATCH["memory"], data=data))
 
 
@@ -135,7 +140,7 @@ class Memory(Dataset[Tensor]):
     """Small images in memory, each changed by `change`."""
 
     def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
-        self.pixels = torch.randint(0, 256, (50_000, 3, 32, 32), dtype=torch.uint8)
+        self.pixels = torch.randint(0, 256, (IMAGES["memory"], 3, 32, 32), dtype=torch.uint8)
         self.change = change
 
     def __len__(self) -> int:
@@ -156,7 +161,7 @@ def loader(data: Dataset[Tensor], batch: int, workers: int) -> Iterator[Any]:
     return iter(
         DataLoader(
             data, batch, sampler=sampler, num_workers=workers, worker_init_fn=one_thread,
-            multiprocessing_context="spawn",
+            multiprocessing_context="forkserver",
         )
     )  # fmt: skip
 
@@ -256,17 +261,24 @@ CONTESTANTS = {
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and its living children."""
-    total = time.process_time()
-    own = os.getpid()
+    """CPU time of this process and of all living ones that it started, or they."""
+    parent, ticks = {}, {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:  # it has ended
                 continue
-            if int(fields[1]) == own:
-                total += (int(fields[11]) + int(fields[12])) / TICKS
+            number = int(entry.name)
+            parent[number] = int(fields[1])
+            ticks[number] = int(fields[11]) + int(fields[12])
+    total = time.process_time()
+    for number in ticks:
+        above = parent[number]
+        while above in parent and above != os.getpid():
+            above = parent[above]
+        if above == os.getpid():
+            total += ticks[number] / TICKS
     return total
 
 
@@ -321,14 +333,19 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="threads or processes of each")
     parser.add_argument("--quality", type=int, default=90, help="of the JPEGs")
     parser.add_argument("--different", type=int, default=DIFFERENT, help="different JPEGs")
+    parser.add_argument("--images", type=int, help="training images: files, and in memory")
     parser.add_argument("--batch", type=int, help="images in a batch")
     parser.add_argument("--device", default="cpu", help="of hpc-amp's batches: cpu or cuda")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     arguments = parser.parse_args()
+    if arguments.images is not None:
+        IMAGES.update(dict.fromkeys(IMAGES, arguments.images))
     if arguments.batch is not None:
         BATCH.update(dict.fromkeys(BATCH, arguments.batch))
     DEVICE = torch.device(arguments.device)
     torch.set_num_threads(1)
+    # The server that all workers are forks of imports what takes longest.
+    multiprocessing.set_forkserver_preload(["torchvision.transforms.v2", "hpc_amp.data.prepare"])
     facts = machine("torch", "torchvision", "pillow", "nvidia-dali-cuda120")
     facts |= {"rounds": arguments.rounds, "workers": arguments.workers}
     values: dict[str, Values] = {}

@@ -39,16 +39,8 @@ QUICK = {
     "first_step": ["--repeats", "1", "--ranks", "1"],
     "overhead": ["--rounds", "1", "--steps", "50"],
     "images": [
-        "--rounds",
-        "1",
-        "--batches",
-        "1",
-        "--workers",
-        "1",
-        "--different",
-        "8",
-        "--batch",
-        "4",
+        *("--rounds", "1", "--batches", "1", "--workers", "1"),
+        *("--different", "8", "--images", "64", "--batch", "4"),
     ],
     "checkpoint": ["--rounds", "1", "--linear", "8"],
 }

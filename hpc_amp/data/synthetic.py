@@ -22,6 +22,8 @@ CLUTTER = 24
 """The strength of the other pattern, in 64ths."""
 NOISE = 24
 """The largest change by noise, in pixel values."""
+IN_CACHE = 2**18
+"""How many pixel values are computed at once: so few that they stay in the cache."""
 
 
 def synthetic_set(config: schema.Synthetic, seed: int = 0) -> ImageSet:
@@ -40,31 +42,40 @@ def _cells(count: int, channels: int, stream: torch.Generator) -> Tensor:
 
 
 def _smooth(cells: Tensor, side: int) -> Tensor:
-    """Interpolate `cells` [N, C, GRID, GRID] linearly to patterns [N, C, side, side]. Opposite
-    borders match, so a pattern can be shifted cyclically."""
-    place = torch.arange(side) * GRID
-    cell, weight = place // side, place % side
-    following = (cell + 1) % GRID
-    rows = cells[:, :, cell] * (side - weight)[:, None] + cells[:, :, following] * weight[:, None]
-    both = rows[:, :, :, cell] * (side - weight) + rows[:, :, :, following] * weight
-    return both // (side * side)
+    """Interpolate `cells` [N, C, GRID, GRID] linearly to patterns [N, C, side, side] in int16.
+    Opposite borders match, so a pattern can be shifted cyclically."""
+    pixel = torch.arange(side)
+    cell, weight = pixel * GRID // side, pixel * GRID % side
+    shares = torch.zeros(side, GRID, dtype=torch.float64)
+    shares[pixel, cell] = (side - weight).double()
+    shares[pixel, (cell + 1) % GRID] = weight.double()
+    # float64 has all integers that occur, and rounds no quotient to an integer that it is not.
+    both = shares @ cells.double() @ shares.T
+    return both.div_(side * side).floor_().to(torch.int16)
 
 
 def _draw(count: int, patterns: Tensor, stream: torch.Generator) -> Images:
     """Draw `count` labelled images with patterns [classes, C, side, side]."""
     classes, channels, side, _ = patterns.shape
+    # [classes, C, side, side, side, side]: each pattern from each of its pixels on, without a copy.
+    shifted = patterns.repeat(1, 1, 2, 2).unfold(2, side, 1).unfold(3, side, 1)
     labels = torch.randperm(count, generator=stream) % classes
     low, high = CONTRAST
+    at_once = max(1, IN_CACHE // (channels * side * side))
     parts = []
     for part in labels.split(1024):
         size = len(part)
-        top, left = torch.randint(side, (2, size, 1), generator=stream)
-        strength = torch.randint(low, high + 1, (size, 1, 1, 1), generator=stream)
-        clutter = _smooth(_cells(size, channels, stream), side)
-        noise = torch.randint(-NOISE, NOISE + 1, (size, channels, side, side), generator=stream)
-        rows = (torch.arange(side) + top) % side
-        columns = (torch.arange(side) + left) % side
-        shown = patterns[part[:, None, None], :, rows[:, :, None], columns[:, None, :]]
-        values = shown.permute(0, 3, 1, 2) * strength + clutter * CLUTTER
-        parts.append((128 + values // 64 + noise).clamp(0, 255).to(torch.uint8))
+        tops, lefts = torch.randint(side, (2, size), generator=stream)
+        strengths = torch.randint(
+            low, high + 1, (size, 1, 1, 1), generator=stream, dtype=torch.int16
+        )
+        clutters = _cells(size, channels, stream)
+        shape = (size, channels, side, side)
+        noises = torch.randint(-NOISE, NOISE + 1, shape, generator=stream, dtype=torch.int8)
+        drawn = (part, tops, lefts, strengths, clutters, noises)
+        for label, top, left, strength, clutter, noise in zip(
+            *(values.split(at_once) for values in drawn), strict=True
+        ):
+            values = shifted[label, :, top, left] * strength + _smooth(clutter, side) * CLUTTER
+            parts.append(((values >> 6) + noise + 128).clamp_(0, 255).to(torch.uint8))
     return Images(torch.cat(parts), labels)

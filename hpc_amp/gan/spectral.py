@@ -52,7 +52,7 @@ class SpectralNorm(nn.Module):
         with torch.autocast(weight.device.type, enabled=False):
             matrix = weight.flatten(1)
             if self.training and not self.held:
-                self._iterate(matrix.detach())
+                self._iterate(matrix.detach(), 1)
             # A second forward pass changes the buffer, and backward needs this one. The average of
             # several unit vectors, which is what an EMA has, is shorter than 1.
             v = self.v.float()  # with O2 and O3, buffers are in half precision
@@ -61,16 +61,15 @@ class SpectralNorm(nn.Module):
             return torch.div(weight, sigma.to(weight.dtype))
 
     @torch.no_grad()
-    def _iterate(self, matrix: Tensor, steps: int = 1) -> None:
-        """Some steps of power iteration."""
+    def _iterate(self, matrix: Tensor, steps: int) -> None:
+        """Steps of power iteration."""
         matrix = matrix.to(self.dtype)
         transposed = matrix.t()
-        u, v = self.u, self.v
         for _ in range(steps):
-            v = self._unit(torch.mv(transposed, u.to(self.dtype)), v)
-            u = self._unit(torch.mv(matrix, v.to(self.dtype)), u)
-        self.u.copy_(u)
-        self.v.copy_(v)
+            v = self._unit(torch.mv(transposed, self.u.to(self.dtype)), self.v)
+            u = self._unit(torch.mv(matrix, v.to(self.dtype)), self.u)
+            self.u.copy_(u)
+            self.v.copy_(v)
 
     def _unit(self, vector: Tensor, before: Tensor) -> Tensor:
         """`vector` with the length 1, in fp32; `before` where it is 0, since power iteration never

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,7 @@ CONFIG = str(REPOSITORY / "configs" / "resnet50.yaml")
 
 
 def measured(host: StubHost, *words: str) -> dict[str, Any]:
-    ended = subprocess.run(
-        [sys.executable, "-m", "hpc_amp", "bench", CONFIG, *words, "--yes", "--json"],
-        cwd=host.work, env=host.environ(), text=True, capture_output=True, timeout=3600,
-    )  # fmt: skip
+    ended = host.hpc_amp("bench", CONFIG, *words, "--yes", "--json")
     assert ended.returncode == 0, ended.stderr
     return dict(json.loads(ended.stdout))
 
@@ -29,8 +24,8 @@ def test_small_images_on_a_cpu(host: StubHost, warm_python: Path) -> None:
     """The same file with fewer pixels, so that it is known to be right before a GPU is at hand."""
     report = measured(
         host, "--precisions", "fp32", "--repeats", "1", "--warmup", "1", "--steps", "2",
-        "job.gpus_per_node=0", "train.batch_size=4", "train.data.synthetic.image_size=32",
-        "train.data.synthetic.train=16", "train.data.synthetic.test=8",
+        "job.gpus_per_node=0", "train.batch_size=2", "train.data.synthetic.image_size=32",
+        "train.data.synthetic.train=4", "train.data.synthetic.test=2",
         f"container.python={warm_python}",
     )  # fmt: skip
     assert [row["setting"] for row in report["settings"]] == ["fp32"]

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from support import commands
 from support.environment import REPOSITORY, clean_environ
+from support.warm_python import WarmPython
 
 PAGE = (REPOSITORY / "docs" / "extending-container.md").read_text()
 SHIFTER = """\
@@ -148,7 +149,8 @@ def test_doctor(newcomer: Newcomer) -> None:
     )
 
 
-def test_a_job_runs_inside(newcomer: Newcomer) -> None:
+def test_a_job_runs_inside(newcomer: Newcomer, warm_pythons: WarmPython, tmp_path: Path) -> None:
+    python = warm_pythons.interpreter(tmp_path / "env", "*--preflight*")
     newcomer.write(
         run=["bash", "-c", "echo rank $RANK $IN_SHIFTER $OWN"],
         job={"gpus_per_node": 0, "ranks_per_node": 2, "walltime": "10m"},
@@ -156,7 +158,7 @@ def test_a_job_runs_inside(newcomer: Newcomer) -> None:
         container={
             "runtime": "shifter",
             "image": "docker:python:3.12",
-            "python": sys.executable,
+            "python": str(python),
             "env": {"OWN": "$(no shell)"},
         },
     )

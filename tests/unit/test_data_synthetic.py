@@ -1,9 +1,12 @@
 """The synthetic set: the same everywhere, balanced, and with no test image among the others."""
 
+import itertools
+
+import pytest
 import torch
 
 from hpc_amp.config.schema import Synthetic
-from hpc_amp.data.synthetic import synthetic_set
+from hpc_amp.data.synthetic import GRID, _smooth, synthetic_set
 
 
 def test_shapes_and_classes_are_as_configured() -> None:
@@ -41,3 +44,17 @@ def test_images_use_the_range_of_pixels() -> None:
     pixels = synthetic_set(Synthetic(train=64, test=1)).train.pixels.float()
     assert 110 < pixels.mean() < 146
     assert 25 < pixels.std() < 80
+
+
+@pytest.mark.parametrize("side", [8, 31, 1001])  # the last one is too large for float32
+def test_patterns_are_interpolated_in_whole_numbers(side: int) -> None:
+    cells = torch.randint(-127, 128, (3, 1, GRID, GRID))
+    cells[0], cells[1] = -127, 127
+    patterns = _smooth(cells, side)
+    for row, column in itertools.product(range(0, side, side // 8), range(0, side, side // 8)):
+        (top, down), (left, right) = divmod(row * GRID, side), divmod(column * GRID, side)
+        below, beside = (top + 1) % GRID, (left + 1) % GRID
+        upper = cells[:, 0, top, left] * (side - right) + cells[:, 0, top, beside] * right
+        lower = cells[:, 0, below, left] * (side - right) + cells[:, 0, below, beside] * right
+        exact = (upper * (side - down) + lower * down) // side**2
+        assert torch.equal(patterns[:, 0, row, column].long(), exact)

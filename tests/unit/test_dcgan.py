@@ -16,6 +16,7 @@ from support.dcgan import GAN, TRAIN, dcgan
 from support.fs_vid2vid import ONE as ONE_WITH_REFERENCES
 from support.fs_vid2vid import plain_train as references
 from support.funit import NAMES, plain_train
+from support.gan_checks import merged
 from support.paired import plain_train as paired
 from support.training import CPU, curve, engine, fit_until, settings
 from support.unpaired import plain_train as unpaired
@@ -205,6 +206,8 @@ def test_a_task_without_pictures_has_no_samples(tmp_path: Path) -> None:
 # -- number formats -------------------------------------------------------------------------------
 
 FEW: dict[str, Any] = {"synthetic": {"train": 3, "test": 3}}
+# A first frame, one with a frame before it, and one with motion between two before it.
+SHORT: dict[str, Any] = {"images": {"frames": {"first": 3, "evaluation": 3}}}
 TINY: dict[str, dict[str, Any]] = {
     "classification": {
         "model": {"name": "resnet8", "width": 8},
@@ -223,9 +226,9 @@ TINY: dict[str, dict[str, Any]] = {
         images=FEW,
         pix2pixhd={"enhancer": None, "instance_features": None},
     ),
-    "vid2vid": video(**ONE_VIDEO, adversarial={"r1": 0.0}),
-    "fs_vid2vid": references(**ONE_WITH_REFERENCES, adversarial={"r1": 0.0}),
-    "wc_vid2vid": guided(**ONE_WITH_POINTS, adversarial={"r1": 0.0}),
+    "vid2vid": video(**merged(ONE_VIDEO, SHORT), adversarial={"r1": 0.0}),
+    "fs_vid2vid": references(**merged(ONE_WITH_REFERENCES, SHORT), adversarial={"r1": 0.0}),
+    "wc_vid2vid": guided(**merged(ONE_WITH_POINTS, SHORT), adversarial={"r1": 0.0}),
 }
 """A configuration of each task."""
 
