@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support import commands
-from support.cluster import TRAINING, TWO_NODES, Cluster
+from support.cluster import STEPS, TRAINING, TWO_NODES, Cluster
 from support.commands import PATIENT
 from support.environment import REPOSITORY
 from support.images import locked, store, tar_as_root, unpack
@@ -132,9 +132,9 @@ def test_a_cancelled_training_goes_on_where_it_was(
     stopped = json.loads((run_dir / "attempts" / "1" / "outcome.json").read_text())
     assert stopped["outcome"] == "checkpointed"
     summary = json.loads((run_dir / "summary.json").read_text())
-    assert (summary["world_size"], summary["nodes"], summary["steps"]) == (2, 2, 160)
+    assert (summary["world_size"], summary["nodes"], summary["steps"]) == (2, 2, STEPS)
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if "train/loss" in line] == list(range(1, 161))
+    assert [line["step"] for line in lines if "train/loss" in line] == list(range(1, STEPS + 1))
     assert re.search(
         r"^container: (Charliecloud 0\.\d|\S*/podman \(podman version)", log, re.MULTILINE
     )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from support import commands
-from support.cluster import Cluster
+from support.cluster import Cluster, held
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
@@ -26,7 +26,7 @@ JOB: dict[str, Any] = {
         "device": "cpu",
     },
 }
-STEPS = 240  # some seconds, so that a job can be ended half-way
+STEPS = 60  # so that a job can be ended half-way
 
 HASTY = (
     "-c",
@@ -116,7 +116,8 @@ def test_a_study_survives_the_end_of_its_command_and_of_a_job(
     victim = wait_until(lambda: _run_dir(warm_cluster, tmp_path, second), "its run", pause=0.5)
     log = Path(victim) / "logs" / "job.log"
     wait_until(lambda: log.exists() and "samples, " in log.read_text(), "its training to begin")
-    warm_cluster.run("scancel", "--batch", "--signal=KILL", second, cwd=tmp_path)
+    with held(Path(victim)):
+        warm_cluster.run("scancel", "--batch", "--signal=KILL", second, cwd=tmp_path)
     ended = wait_until(
         lambda: _ended(warm_cluster, tmp_path, second), "the second job to end", pause=0.5
     )

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from hpc_amp.train.heartbeat import read_heartbeats
 from support import commands
 from support.environment import LOGOUT, REPOSITORY, clean_environ, in_ci
 
@@ -25,14 +27,16 @@ TWO_NODES = ["job.nodes=2", "job.gpus_per_node=2", "job.walltime=10m", "job.stop
 TRAINING = [
     "train.precision=fp32",
     "train.data.download=false",
-    "train.data.synthetic={train: 512, test: 99, image_size: 16}",
+    "train.data.synthetic={train: 128, test: 33, image_size: 16}",
     "train.batch_size=16",
-    "train.epochs=5",
-    "train.max_steps=160",
+    "train.epochs=15",
+    "train.max_steps=120",
     "train.log_every=1",
-    "train.checkpoint=40steps",
+    "train.evaluate_every=60",
+    "train.checkpoint=30steps",
 ]
 """Overrides of a training: small enough for two cores, long enough to be stopped half-way."""
+STEPS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,23 @@ def requeued_jobs_start_soon(cluster: Cluster) -> Iterator[None]:
     yield
     over.set()
     watcher.join()
+
+
+@contextlib.contextmanager
+def held(run_dir: Path, attempt: int = 1) -> Iterator[None]:
+    """The ranks of a training stand still, so that what is done to the run meets it where it is,
+    however long a command takes. Signals reach them at the end, except for SIGKILL. They begin to
+    train after their heartbeats begin. Their processes have to be visible on the host."""
+    beats = read_heartbeats(run_dir / "attempts" / str(attempt) / "heartbeat")
+    assert beats, f"no rank of attempt {attempt} runs"
+    for beat in beats:
+        os.kill(beat["pid"], signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for beat in beats:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(beat["pid"], signal.SIGCONT)
 
 
 def site_parameters(
