@@ -338,7 +338,7 @@ def test_a_rendered_script_is_submitted_by_hand(system: System) -> None:
 
 
 def test_a_failure(system: System) -> None:
-    run_dir = system.act("failure", "exit:3")
+    run_dir = system.act("failure", "exit:3", small=True)
 
     ended = _wait_for_failure(system, run_dir)
     # srun ends with the largest status: of the rank that failed, or of one that it killed then.
@@ -414,8 +414,8 @@ def assert_another_job_where_there_is_no_requeue(system: System, run_dir: Path) 
 def test_cancel(system: System) -> None:
     # A local job that is deaf is given its full grace, 30 s.
     action = "wait" if system.site == "local" else "hang"
-    run_dir = system.act("cancelled", action, "ok", restarts=5)
-    system.wait_until_running("cancelled")
+    run_dir = system.act("cancelled", action, "ok", small=True, restarts=5)
+    system.wait_until_running("cancelled", ranks=2)
     places = system.places("cancelled", 1)
 
     system.hpc_amp("cancel", str(run_dir))
