@@ -18,11 +18,12 @@ from typing import Any
 import pytest
 import yaml
 from support import commands, standins
-from support.cluster import Cluster, gridengine_environ, site_parameters
+from support.cluster import Cluster, gridengine_environ, one_real_rank, site_parameters
 from support.environment import REPOSITORY
 from support.standins import CobaltStandIn, PbsStandIn, StandIn
 from support.stubs import REPORT, Report, read_reports
 from support.waiting import size_of, wait_for_news, wait_until
+from support.warm_python import WarmPython
 
 from hpc_amp.schedulers import get_scheduler
 
@@ -547,12 +548,13 @@ digests: dict[str, str] = {}
 """sha256 of the weights after the main job, by site."""
 
 
-def test_the_main_job(system: System, warm_cluster: Cluster) -> None:
-    """The same numbers everywhere, to the last bit. Its ranks import torch themselves on this
-    machine, and once under srun and under mpirun."""
-    system.python = Path(sys.executable)
-    forks = warm_cluster.overrides[1:] if system.site in (*STAND_INS, "slurm_mpirun") else []
-    run_dir = system.submit(CONFIG, *TRAINING, "job.ranks_per_node=1", "job.walltime=10m", *forks)
+def test_the_main_job(system: System, warm_cluster: Cluster, warm_pythons: WarmPython) -> None:
+    """The same numbers everywhere, to the last bit. Rank 0 imports torch itself on this machine,
+    and once under srun and under mpirun."""
+    inside = warm_cluster.overrides[1:] if system.site != "local" else []
+    if system.site not in (*STAND_INS, "slurm_mpirun"):
+        inside.append(f"container.python={one_real_rank(warm_pythons)}")
+    run_dir = system.submit(CONFIG, *TRAINING, "job.ranks_per_node=1", "job.walltime=10m", *inside)
 
     system.wait_for(run_dir, "finished")
     summary = json.loads((run_dir / "summary.json").read_text())

@@ -20,6 +20,7 @@ import pytest
 from hpc_amp.train.heartbeat import read_heartbeats
 from support import commands
 from support.environment import LOGOUT, REPOSITORY, clean_environ, in_ci
+from support.warm_python import WarmPython
 
 SCRIPTS = REPOSITORY / "tests" / "cluster"
 TWO_NODES = ["job.nodes=2", "job.gpus_per_node=2", "job.walltime=10m", "job.stop_margin=1m"]
@@ -120,6 +121,18 @@ def requeued_jobs_start_soon(cluster: Cluster) -> Iterator[None]:
     yield
     over.set()
     watcher.join()
+
+
+def one_real_rank(warm: WarmPython) -> Path:
+    """A Python with which rank 0 of a training imports torch itself, and so does torchrun on the
+    first node of a Slurm job. The others are forks. It is bound with the Python of `warm`."""
+    folder = warm.python.parents[1] / "one-real-rank"
+    python = folder / "bin" / "python"
+    if not python.exists():
+        first, rest = warm.interpreter(folder).read_text().split("\n", 1)
+        real = f'[ "${{RANK:-${{SLURM_PROCID:-1}}}}" != 0 ] || exec -a "$0" "{sys.executable}" "$@"'
+        python.write_text("\n".join([first, real, rest]))
+    return python
 
 
 @contextlib.contextmanager
