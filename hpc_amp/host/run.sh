@@ -109,8 +109,7 @@ if [ "${job[mpi]}" = yes ]; then
 fi
 
 # ---- launch --------------------------------------------------------------------------------------
-printf -v stops_by '%(%F %T)T' "$HPC_AMP_STOP_AT"
-say "attempt $attempt of job $job_id: $HPC_AMP_WORLD_SIZE rank(s) on ${job[nodes]} node(s), first $master_addr:$MASTER_PORT, stops by $stops_by"
+say "attempt $attempt of job $job_id: $HPC_AMP_WORLD_SIZE rank(s) on ${job[nodes]} node(s), first $master_addr:$MASTER_PORT, stops by $(printf '%(%F %T)T' "$HPC_AMP_STOP_AT")"
 # ranks: start the launcher. Its process id is for `keep_alive`, which ends it if this script is killed.
 ranks() {
   echo "$BASHPID" >"attempts/$attempt/launcher" || true
