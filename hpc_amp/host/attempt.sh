@@ -55,7 +55,7 @@ refuse() {
 # is wrong if the answer of the file server got lost.
 claim() {
   mv -T "$own" "attempts/$1" 2>/dev/null || true
-  [ "$(cat "attempts/$1/owner" 2>/dev/null)" = "$me" ]
+  { [ "$(<"attempts/$1/owner")" = "$me" ]; } 2>/dev/null
 }
 
 # outlive N: wait for the end of attempt N, an earlier start of this job. It may still run on a node that

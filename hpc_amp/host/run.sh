@@ -12,7 +12,8 @@ master_addr=
 read_allocation
 # A run of a campaign may use only the first nodes of a job (campaign.sh).
 [ -z "${HPC_AMP_FIRST_NODES:-}" ] || hosts=$(head -n "$HPC_AMP_FIRST_NODES" <<<"$hosts")
-allocated=$(wc -l <<<"$hosts")
+mapfile -t lines <<<"$hosts"
+allocated=${#lines[@]}
 [ "$allocated" -eq "${job[nodes]}" ] || fail "the job has $allocated nodes, but was made for ${job[nodes]}"
 if [ -z "$master_addr" ]; then
   master_addr=${hosts%%$'\n'*}
@@ -91,8 +92,8 @@ if [ "${job[preflight]}" = yes ] && [ "$checked" -lt "$allocated" ]; then
   fi
   # The first node collects the reports of the others. If no program could start on it, the report of
   # another node may have the reason.
-  verdict=$(cat "attempts/$attempt"/preflight.json "attempts/$attempt"/preflight-*.json 2>/dev/null |
-    sed -nE 's/^ "failed": "(.+)",$/\1/p' | head -n 1) || true
+  verdict=$(sed -nE '/^ "failed": "(.+)",$/{s//\1/p;q;}' \
+    "attempts/$attempt"/preflight.json "attempts/$attempt"/preflight-*.json 2>/dev/null) || true
   [ -e "attempts/$attempt/preflight.json" ] || verdict=${verdict:-"no answer from the first node, see the log"}
   [ -z "$verdict" ] ||
     fail "preflight: $verdict; no rank was started (launch.preflight=false leaves this check out)" "preflight: $verdict"

@@ -92,7 +92,7 @@ CONF
     -e 's|^load_report_time .*|load_report_time 00:00:05|' -e 's|^gid_range .*|gid_range 65400-65500|' \
     -e 's|^execd_params .*|execd_params ENABLE_ADDGRP_KILL=TRUE|' \
     -e "s|^epilog .*|epilog $GE_CELL/epilog|" \
-    -e 's|^reporting_params .*|reporting_params accounting=true reporting=false flush_time=00:00:01 accounting_flush_time=00:00:00 joblog=false sharelog=00:00:00|' \
+    -e 's|^reporting_params .*|reporting_params accounting=true reporting=false flush_time=00:05:00 accounting_flush_time=00:00:00 joblog=false sharelog=00:00:00|' \
     "$GE/default-configuration" >"$GE_CELL/conf/global"
   printf 'min_uid 0\nmin_gid 0\n' >>"$GE_CELL/conf/global"
   ge spoolinit classic libspoolc "$common;$spool/qmaster" init

@@ -18,11 +18,12 @@ from typing import Any
 import pytest
 import yaml
 from support import commands, standins
-from support.cluster import Cluster, gridengine_environ, site_parameters
+from support.cluster import Cluster, gridengine_environ, one_real_rank, site_parameters
 from support.environment import REPOSITORY
 from support.standins import CobaltStandIn, PbsStandIn, StandIn
 from support.stubs import REPORT, Report, read_reports
 from support.waiting import size_of, wait_for_news, wait_until
+from support.warm_python import WarmPython
 
 from hpc_amp.schedulers import get_scheduler
 
@@ -338,7 +339,7 @@ def test_a_rendered_script_is_submitted_by_hand(system: System) -> None:
 
 
 def test_a_failure(system: System) -> None:
-    run_dir = system.act("failure", "exit:3")
+    run_dir = system.act("failure", "exit:3", small=True)
 
     ended = _wait_for_failure(system, run_dir)
     # srun ends with the largest status: of the rank that failed, or of one that it killed then.
@@ -414,8 +415,8 @@ def assert_another_job_where_there_is_no_requeue(system: System, run_dir: Path) 
 def test_cancel(system: System) -> None:
     # A local job that is deaf is given its full grace, 30 s.
     action = "wait" if system.site == "local" else "hang"
-    run_dir = system.act("cancelled", action, "ok", restarts=5)
-    system.wait_until_running("cancelled")
+    run_dir = system.act("cancelled", action, "ok", small=True, restarts=5)
+    system.wait_until_running("cancelled", ranks=2)
     places = system.places("cancelled", 1)
 
     system.hpc_amp("cancel", str(run_dir))
@@ -547,12 +548,13 @@ digests: dict[str, str] = {}
 """sha256 of the weights after the main job, by site."""
 
 
-def test_the_main_job(system: System, warm_cluster: Cluster) -> None:
-    """The same numbers everywhere, to the last bit. Its ranks import torch themselves on this
-    machine, and once under srun and under mpirun."""
-    system.python = Path(sys.executable)
-    forks = warm_cluster.overrides[1:] if system.site in (*STAND_INS, "slurm_mpirun") else []
-    run_dir = system.submit(CONFIG, *TRAINING, "job.ranks_per_node=1", "job.walltime=10m", *forks)
+def test_the_main_job(system: System, warm_cluster: Cluster, warm_pythons: WarmPython) -> None:
+    """The same numbers everywhere, to the last bit. Rank 0 imports torch itself on this machine,
+    and once under srun and under mpirun."""
+    inside = warm_cluster.overrides[1:] if system.site != "local" else []
+    if system.site not in (*STAND_INS, "slurm_mpirun"):
+        inside.append(f"container.python={one_real_rank(warm_pythons)}")
+    run_dir = system.submit(CONFIG, *TRAINING, "job.ranks_per_node=1", "job.walltime=10m", *inside)
 
     system.wait_for(run_dir, "finished")
     summary = json.loads((run_dir / "summary.json").read_text())

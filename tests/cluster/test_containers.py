@@ -320,10 +320,11 @@ def test_a_root_without_all_capabilities_is_told_what_to_do(
 
 
 def test_images_come_from_docker_oras_and_the_web(
-    cluster: Cluster, small: Registry, sif: Path, tmp_path: Path
+    cluster: Cluster, small: Registry, tmp_path: Path
 ) -> None:
     docker = pull(cluster, tmp_path, f"docker://{small.host}/team/small:1")
-    assert docker.stdout.splitlines()[0] == f"{tmp_path}/small_1.sif"
+    sif = tmp_path / "small_1.sif"
+    assert docker.stdout.splitlines()[0] == str(sif)
     small.add_sif("team/sif", "1", sif)
     pull(cluster, tmp_path, f"oras://{small.host}/team/sif:1", "oras.sif")
     assert (tmp_path / "oras.sif").read_bytes() == sif.read_bytes()

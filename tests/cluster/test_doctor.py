@@ -23,9 +23,11 @@ from hpc_amp.doctor.machine import check_tmp
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
-RANKS = 4
+RANKS = 2
 # The image's Python, which has no torch to be imported.
 OWN_PYTHON = "container.python=/usr/bin/python3"
+# More than the one rank on each of two nodes that most jobs here have.
+TWO_EACH = "job.ranks_per_node=2"
 # Proof of a rank that started: its environment, by rank.
 PROGRAM = """
 import json, os, sys
@@ -46,7 +48,7 @@ class Desk:
                 {
                     "name": "doctored",
                     "job": {
-                        "nodes": 2, "ranks_per_node": 2, "gpus_per_node": 0, "walltime": "5m",
+                        "nodes": 2, "ranks_per_node": 1, "gpus_per_node": 0, "walltime": "5m",
                         "stop_margin": "10s",
                     },
                     "run": ["python", "program.py"],
@@ -144,8 +146,8 @@ def own_image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def test_all_is_well(desk: Desk) -> None:
-    found = desk.doctor_job(status=0)
-    log, ended = desk.submit()
+    found = desk.doctor_job(TWO_EACH, status=0)
+    log, ended = desk.submit(TWO_EACH)
 
     assert {f["id"] for f in found.values() if f["severity"] == "error"} == set()
     assert found["rt.found"]["what"].startswith("apptainer version")
@@ -154,7 +156,7 @@ def test_all_is_well(desk: Desk) -> None:
     assert found["gpu.alloc"]["severity"] == "unknown"  # rather than good
     assert found["net.name"]["severity"] == "unknown"
     assert ended["state"] == "finished", log
-    assert len(desk.ranks) == RANKS
+    assert len(desk.ranks) == 4
     report = json.loads((Path(ended["run_dir"]) / "attempts" / "1" / "preflight.json").read_text())
     assert (report["failed"], len(report["nodes"])) == ("", 2)
     good = {finding["id"] for finding in report["findings"] if finding["severity"] == "good"}
@@ -167,11 +169,13 @@ def test_other_launchers(desk: Desk, warm_cluster: Cluster, launcher: str) -> No
     site = desk.folder / "other.yaml"
     site.write_text(f"scheduler: slurm\nenv: {root}\n")
 
-    log, ended = desk.submit(*warm_cluster.overrides, f"launch.method={launcher}", f"site={site}")
+    log, ended = desk.submit(
+        *warm_cluster.overrides, f"launch.method={launcher}", f"site={site}", TWO_EACH
+    )
 
     assert ended["state"] == "finished", log
     assert "preflight: 2 node(s) in" in log
-    assert len(desk.ranks) == RANKS
+    assert len(desk.ranks) == 4
 
 
 def test_it_can_be_switched_off(desk: Desk) -> None:
@@ -396,18 +400,14 @@ def test_it_does_not_mask_what_the_job_sets(desk: Desk, own_image: Path) -> None
     assert "the values of the job are used" in found["env.masked"]["what"]
 
 
-def test_what_setup_exports_is_masked_and_reported(desk: Desk, own_image: Path) -> None:
-    log, _ = desk.submit(f"container.image={own_image}", "job.setup=export NCCL_SOCKET_IFNAME=eth0")
-
-    assert "NCCL_SOCKET_IFNAME is eth0 outside and ens77 in the container" in log
-
-
-def test_a_library_path_from_outside_does_not_mask_the_images(desk: Desk, own_image: Path) -> None:
-    setup = "export APPTAINERENV_LD_LIBRARY_PATH=/opt/site/lib"
+def test_what_setup_exports_for_an_image(desk: Desk, own_image: Path) -> None:
+    """A value that the image masks is reported. A library path does not mask the image's."""
+    setup = "export NCCL_SOCKET_IFNAME=eth0 APPTAINERENV_LD_LIBRARY_PATH=/opt/site/lib"
 
     log, ended = desk.submit(f"container.image={own_image}", f"job.setup={setup}")
 
     assert ended["state"] == "finished", log
+    assert "NCCL_SOCKET_IFNAME is eth0 outside and ens77 in the container" in log
     for rank in desk.ranks:
         folders = rank["environ"]["LD_LIBRARY_PATH"].split(":")
         assert folders[:2] == ["/opt/site/lib", "/opt/own/lib"]
@@ -438,8 +438,7 @@ def test_hidden_launcher_variables(desk: Desk) -> None:
 
 def test_the_network_between_two_nodes(desk: Desk, warm_cluster: Cluster) -> None:
     shown = desk.cluster.hpc_amp(
-        *("doctor", "job.yaml", *warm_cluster.overrides, "job.ranks_per_node=1"),
-        *("--network", "--json"),
+        *("doctor", "job.yaml", *warm_cluster.overrides, "--network", "--json"),
         cwd=desk.folder,
         timeout=600,
     )

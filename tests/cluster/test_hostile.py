@@ -7,6 +7,7 @@ every parser on the way.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import shutil
@@ -18,8 +19,9 @@ from typing import Any
 
 import pytest
 import yaml
-from support.cluster import Cluster
+from support.cluster import Cluster, one_real_rank
 from support.stubs import REPORT, Report, read_reports
+from support.warm_python import WarmPython
 
 from hpc_amp.config.paths import literal
 
@@ -49,9 +51,11 @@ def work(cluster: Cluster) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def runs(
-    cluster: Cluster, warm_cluster: Cluster, work: Path
+    warm_cluster: Cluster, warm_pythons: WarmPython, work: Path
 ) -> dict[tuple[str, str], dict[str, Any]]:
-    """The status of one ended run for each case. torchrun imports torch in one of them."""
+    """The status of one ended run for each case. torchrun imports torch in one of them, on one of
+    the nodes."""
+    cluster = dataclasses.replace(warm_cluster, python=str(one_real_rank(warm_pythons)))
     folders: dict[str, tuple[str, str]] = {}
     for launcher, runtime in CASES:
         name = f"{launcher}-{runtime}"

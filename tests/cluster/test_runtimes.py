@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 from support import commands
-from support.cluster import TRAINING, TWO_NODES, Cluster
+from support.cluster import STEPS, TRAINING, TWO_NODES, Cluster, one_real_rank
 from support.commands import PATIENT
 from support.environment import REPOSITORY
 from support.images import locked, store, tar_as_root, unpack
 from support.waiting import wait_until
+from support.warm_python import WarmPython
 
 from hpc_amp.containers.charliecloud import Charliecloud
 
@@ -29,7 +30,9 @@ Overrides = Callable[[str], list[str]]
 
 
 @pytest.fixture(scope="module")
-def images(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Overrides:
+def images(
+    cluster: Cluster, warm_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Overrides:
     """What makes a job run in a runtime, by its name; `squashfs` is Charliecloud's other image."""
     folder = tmp_path_factory.mktemp("images")
     made: dict[str, list[str]] = {}
@@ -37,7 +40,7 @@ def images(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Overri
     def get(name: str) -> list[str]:
         if name not in made:
             make = {"charliecloud": _folder, "squashfs": _squashfs, "podman": _in_storage}[name]
-            made[name] = [*cluster.overrides, *make(cluster, folder)]
+            made[name] = [*cluster.overrides, *make(warm_cluster, folder)]
         return made[name]
 
     return get
@@ -98,15 +101,21 @@ def log_of(run_dir: Path) -> str:
 
 @pytest.mark.parametrize(("before", "after"), [("squashfs", "charliecloud"), ("podman", "podman")])
 def test_a_cancelled_training_goes_on_where_it_was(
-    before: str, after: str, warm_cluster: Cluster, images: Overrides, tmp_path: Path
+    before: str,
+    after: str,
+    warm_cluster: Cluster,
+    warm_pythons: WarmPython,
+    images: Overrides,
+    tmp_path: Path,
 ) -> None:
     """The signal reaches every rank, whose image is whole until it has saved. Charliecloud's run
-    begins in one kind of image and goes on in the other. The ranks that begin import torch
-    themselves."""
+    begins in one kind of image and goes on in the other. The first rank that begins imports torch
+    itself."""
     cluster = warm_cluster
     image = next(word for word in reversed(images(after)) if word.startswith("container.image="))
     forks = [word for word in cluster.overrides if word.startswith(("container.b", "container.p"))]
-    job = [*images(before), *TWO_NODES, "job.gpus_per_node=1", *TRAINING]
+    begins = [*forks, f"container.python={one_real_rank(warm_pythons)}"]
+    job = [*images(before), *begins, *TWO_NODES, "job.gpus_per_node=1", *TRAINING]
     shown = cluster.hpc_amp("submit", CONFIG, "--json", *job, cwd=tmp_path)
     facts = json.loads(shown.stdout)
     run_dir = Path(facts["run_dir"])
@@ -132,9 +141,9 @@ def test_a_cancelled_training_goes_on_where_it_was(
     stopped = json.loads((run_dir / "attempts" / "1" / "outcome.json").read_text())
     assert stopped["outcome"] == "checkpointed"
     summary = json.loads((run_dir / "summary.json").read_text())
-    assert (summary["world_size"], summary["nodes"], summary["steps"]) == (2, 2, 160)
+    assert (summary["world_size"], summary["nodes"], summary["steps"]) == (2, 2, STEPS)
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if "train/loss" in line] == list(range(1, 161))
+    assert [line["step"] for line in lines if "train/loss" in line] == list(range(1, STEPS + 1))
     assert re.search(
         r"^container: (Charliecloud 0\.\d|\S*/podman \(podman version)", log, re.MULTILINE
     )

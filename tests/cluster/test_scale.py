@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from support import commands
-from support.cluster import Cluster
+from support.cluster import Cluster, held
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
@@ -26,7 +27,7 @@ JOB: dict[str, Any] = {
         "device": "cpu",
     },
 }
-STEPS = 240  # some seconds, so that a job can be ended half-way
+STEPS = 60
 
 HASTY = (
     "-c",
@@ -81,6 +82,11 @@ def hosts(run: dict[str, Any], steps: int) -> list[str]:
     return [rank["host"] for rank in ranks]
 
 
+def ranks(run_dir: Path) -> list[Path]:
+    """The heartbeats of the ranks that have begun."""
+    return list(run_dir.glob("attempts/1/heartbeat/rank-*"))
+
+
 def report(cluster: Cluster, folder: Path) -> dict[str, Any]:
     shown = cluster.hpc_amp("scale", "report", "tiny", "--json", "--out", "out", cwd=folder)
     assert (folder / "out" / "report.html").stat().st_size > 5_000
@@ -105,7 +111,7 @@ def test_a_study_survives_the_end_of_its_command_and_of_a_job(
     )
     wait_until(lambda: list((tmp_path / "studies").glob("tiny/*/campaign.json")), "the study")
     second = wait_until(
-        lambda: _job_ids(warm_cluster, tmp_path)[1:], "the second job's id", pause=0.5
+        lambda: _job_ids(warm_cluster, tmp_path)[1:], "the second job's id", pause=0.1
     )[0]
     command.kill()
     command.wait()
@@ -116,7 +122,8 @@ def test_a_study_survives_the_end_of_its_command_and_of_a_job(
     victim = wait_until(lambda: _run_dir(warm_cluster, tmp_path, second), "its run", pause=0.5)
     log = Path(victim) / "logs" / "job.log"
     wait_until(lambda: log.exists() and "samples, " in log.read_text(), "its training to begin")
-    warm_cluster.run("scancel", "--batch", "--signal=KILL", second, cwd=tmp_path)
+    with held(Path(victim)):
+        warm_cluster.run("scancel", "--batch", "--signal=KILL", second, cwd=tmp_path)
     ended = wait_until(
         lambda: _ended(warm_cluster, tmp_path, second), "the second job to end", pause=0.5
     )
@@ -187,13 +194,20 @@ def test_runs_on_the_same_node_at_the_same_time_are_left_out(
     words = [*warm_cluster.overrides, "job.exclusive=false", "job.directives=['--exclude=n3,n4']"]
     words += ["--nodes", "1,2", "--repeats", "1", "--warmup", "3", "--steps", str(STEPS)]
     warm_cluster.hpc_amp("scale", job_file(tmp_path, preflight=False), *words, cwd=tmp_path)
+    (study,) = tmp_path.glob("studies/tiny/2*")
+    one, two = study / "points" / "0000", study / "points" / "0001"
+    wait_until(lambda: len(ranks(one)) == 1, "the first run")
+    with held(one):
+        wait_until(lambda: len(ranks(two)) == 2, "the second run")
+        with held(two):
+            time.sleep(3)  # of an overlap, two seconds do not count
     wait_until(
         lambda: not states(warm_cluster, tmp_path) & {"pending", "running"}, "both to end", pause=1
     )
     assert states(warm_cluster, tmp_path) == {"overlapped"}, logs(tmp_path)
-    study = report(warm_cluster, tmp_path)
-    assert study["curves"] == []
-    (caveat,) = [one["text"] for one in study["caveats"] if one["topic"] == "overlap"]
+    shown = report(warm_cluster, tmp_path)
+    assert shown["curves"] == []
+    (caveat,) = [one["text"] for one in shown["caveats"] if one["topic"] == "overlap"]
     assert caveat.startswith("2 runs used a node at the same time as another run of the study")
 
     words = (*HASTY, "scale", "continue", "tiny", "--max-queued", "1")

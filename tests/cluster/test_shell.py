@@ -240,22 +240,15 @@ def test_the_window_may_change_its_size(place: Place) -> None:
         terminal.end()
 
 
-def test_the_terminal_is_as_it_was(place: Place) -> None:
+def test_end_of_input_ends_the_shell_and_the_terminal_is_as_it_was(place: Place) -> None:
     with place.terminal() as terminal:
         before = terminal.settings()
         terminal.wait_for(PROMPT)
-        terminal.type("stty -echo; exit 3")
-        assert terminal.end() == 3
-        assert terminal.settings() == before
-
-
-def test_end_of_input_ends_the_shell(place: Place) -> None:
-    with place.terminal() as terminal:
-        terminal.wait_for(PROMPT)
-        terminal.type("(exit 4)")
+        terminal.type("stty -echo; (exit 4)")
         terminal.wait_for(PROMPT)
         terminal.send(b"\x04")
         assert terminal.end() == 4
+        assert terminal.settings() == before
     left_nothing(place)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.cluster import SCRIPTS, Cluster
+from support.cluster import SCRIPTS, Cluster, held
 from support.waiting import size_of, wait_for_news
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
@@ -41,11 +41,11 @@ JOB: dict[str, Any] = {
         "model": {"name": "resnet8", "width": 16},
         "data": {
             "name": "synthetic",
-            "synthetic": {"train": 512, "test": 32, "image_size": 16},
+            "synthetic": {"train": 128, "test": 32, "image_size": 16},
         },
         "batch_size": 16,
         "epochs": 100,
-        "max_steps": 400,
+        "max_steps": 200,
         "log_every": 1,
         "evaluate_every": 100,
         "device": "cpu",
@@ -269,10 +269,12 @@ def test_a_training_survives_a_warning_and_a_lost_node(
     run = submit(JOB, f"container.python={warm_python}")
     run.wait_for_step(1, beyond=20)
     # Step 0 was the preflight.
-    run.slurm("scancel", "--signal=USR1", f"{run.job_id}.1")
+    with held(run.path):
+        run.slurm("scancel", "--signal=USR1", f"{run.job_id}.1")
     run.wait_for_step(2, beyond=run.step(1) + 20)
     node = run.nodes_of_attempt(2)[1]
-    run.slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+    with held(run.path, attempt=2):
+        run.slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     run.wait_until(lambda: run.states.count("started") > 2, "the next attempt")
     mend()
 
@@ -291,7 +293,7 @@ def test_a_training_survives_every_signal_and_a_requeue(
 ) -> None:
     run = submit(JOB, "restarts.on_failure=1")
     for attempt, name in enumerate(("TERM", "KILL"), start=1):
-        run.wait_for_step(attempt, beyond=run.step(attempt - 1) + 60)
+        run.wait_for_step(attempt, beyond=run.step(attempt - 1) + 30)
         run.slurm("scancel", f"--signal={name}", f"{run.job_id}.1")
     run.wait_for_step(3, beyond=run.step(2) + 20)
     run.slurm("scontrol", "requeue", run.job_id)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cluster import TRAINING, TWO_NODES, Cluster
+from support.cluster import STEPS, TRAINING, TWO_NODES, Cluster, held
 from support.environment import REPOSITORY
-from support.waiting import size_of, wait_for_file, wait_for_news
+from support.waiting import size_of, wait_for_file, wait_for_news, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
@@ -62,7 +62,7 @@ def wait_for_step(run_dir: Path, step: int, *, attempt: int = 1, seconds: float 
                 return
         except (OSError, ValueError):
             pass
-        time.sleep(0.05)
+        time.sleep(0.01)
     pytest.fail(f"step {step} was not reached:\n{(run_dir / 'logs' / 'job.log').read_text()}")
 
 
@@ -79,7 +79,7 @@ def metrics(run_dir: Path, name: str) -> list[tuple[int, float]]:
 def uninterrupted(warm_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was left alone, of two ranks on each node."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    run_dir, _ = submit(warm_cluster, folder, "train.max_steps=80")
+    run_dir, _ = submit(warm_cluster, folder, "train.max_steps=60")
     wait_for(warm_cluster, run_dir, "finished")
     return run_dir
 
@@ -99,14 +99,14 @@ def test_the_main_job_runs_on_two_nodes_in_a_container(uninterrupted: Path) -> N
     assert facts["nodes"] == 2
     assert facts["data"] == "SYNTHETIC"
     assert facts["synthetic"] is True
-    assert facts["steps"] == 80
+    assert facts["steps"] == 60
     assert facts["precision"] == "fp32"
     assert facts["loss_scale"] is None
     assert facts["skipped_steps"] == 0
     assert facts["samples_per_second"] > 0
     assert facts["seconds"] > 0
     assert facts["metrics"]["accuracy"] > 0.2  # ten classes
-    assert [step for step, _ in metrics(uninterrupted, "train/loss")] == list(range(1, 81))
+    assert [step for step, _ in metrics(uninterrupted, "train/loss")] == list(range(1, 61))
     events = list((uninterrupted / "tensorboard").rglob("events.out.tfevents.*"))
     assert len(events) == 1, "rank 0 alone writes TensorBoard"
     log = (uninterrupted / "logs" / "job.log").read_text()
@@ -118,7 +118,8 @@ def test_a_cancelled_run_resumes_to_the_same_weights(
 ) -> None:
     run_dir, job_id = submit(warm_cluster, tmp_path, ONE_EACH, NO_PREFLIGHT)
     wait_for_step(run_dir, 20)
-    warm_cluster.hpc_amp("cancel", job_id, cwd=tmp_path)
+    with held(run_dir):
+        warm_cluster.hpc_amp("cancel", job_id, cwd=tmp_path)
     assert status(warm_cluster, run_dir)["state"] == "cancelled"
     # The ranks have the scheduler's grace to save; then the job is gone and can be resumed.
     deadline = time.monotonic() + 240
@@ -129,7 +130,7 @@ def test_a_cancelled_run_resumes_to_the_same_weights(
     assert entry["attempt"] == 2
     stopped = json.loads((run_dir / "attempts" / "1" / "outcome.json").read_text())
     assert stopped["outcome"] == "checkpointed"
-    assert 20 <= stopped["step"] < 160
+    assert 20 <= stopped["step"] < STEPS
     assert summary(run_dir)["weights_sha256"] == summary(uninterrupted_pair)["weights_sha256"]
     assert metrics(run_dir, "train/loss") == metrics(uninterrupted_pair, "train/loss")
     assert metrics(run_dir, "eval/accuracy") == metrics(uninterrupted_pair, "eval/accuracy")
@@ -139,20 +140,22 @@ def test_killed_hard_then_requeued_by_slurm_ends_with_the_same_weights(
     warm_cluster: Cluster, uninterrupted_pair: Path, tmp_path: Path
 ) -> None:
     run_dir, job_id = submit(warm_cluster, tmp_path, ONE_EACH)
-    wait_for_step(run_dir, 42)
-    wait_for_file(run_dir / "checkpoints" / "step-00000040")  # written beside the steps
+    wait_for_step(run_dir, 31)
+    wait_for_file(run_dir / "checkpoints" / "step-00000030")  # written beside the steps
     # A requeue terminates the ranks and starts the job again; KILL first, so that nothing can save.
     # Step 0 was the preflight.
-    warm_cluster.run("scancel", "--signal=KILL", f"{job_id}.1", cwd=tmp_path)
+    with held(run_dir):
+        warm_cluster.run("scancel", "--signal=KILL", f"{job_id}.1", cwd=tmp_path)
     failed = wait_for_any_end(warm_cluster, run_dir)
     assert failed["state"] == "failed"
     warm_cluster.hpc_amp("resume", str(run_dir), cwd=tmp_path)
     job_id = status(warm_cluster, run_dir)["job_id"]
-    wait_for_step(run_dir, 50, attempt=2)
-    warm_cluster.run("scontrol", "requeue", job_id, cwd=tmp_path)
+    wait_for_step(run_dir, 40, attempt=2)
+    with held(run_dir, attempt=2):
+        warm_cluster.run("scontrol", "requeue", job_id, cwd=tmp_path)
     log = (run_dir / "logs" / "job.log").read_text().splitlines()
     resumed = [line for line in log if "resumed" in line]
-    assert "at step 40" in resumed[0], "the newest checkpoint before the kill"
+    assert "at step 30" in resumed[0], "the newest checkpoint before the kill"
     entry = wait_for(warm_cluster, run_dir, "finished")
     assert entry["attempt"] == 3
     assert summary(run_dir)["weights_sha256"] == summary(uninterrupted_pair)["weights_sha256"]
@@ -174,16 +177,18 @@ def test_a_preempted_run_saves_and_goes_on(
     warm_cluster: Cluster, uninterrupted_pair: Path, tmp_path: Path
 ) -> None:
     """Preemption terminates the ranks first; they save, and the script requeues the job."""
-    run_dir, _ = submit(
+    run_dir, job_id = submit(
         *(warm_cluster, tmp_path, ONE_EACH, NO_PREFLIGHT),
         *("job.queue=preemptable", "train.checkpoint=1h"),
     )
     wait_for_step(run_dir, 15)
-    urgent = warm_cluster.run(
-        *("sbatch", "--parsable", "-p", "urgent", "-N4", "--exclusive", "--wrap", "sleep 5"),
-        *("--output", "/dev/null"),
-        cwd=tmp_path,
-    ).stdout.strip()
+    with held(run_dir):
+        urgent = warm_cluster.run(
+            *("sbatch", "--parsable", "-p", "urgent", "-N4", "--exclusive", "--wrap", "sleep 2"),
+            *("--output", "/dev/null"),
+            cwd=tmp_path,
+        ).stdout.strip()
+        wait_until(lambda: preempted(warm_cluster, job_id), "the preemption")
     try:
         entry = wait_for(warm_cluster, run_dir, "finished")
     finally:
@@ -195,6 +200,12 @@ def test_a_preempted_run_saves_and_goes_on(
     stopped = json.loads((run_dir / "attempts" / "1" / "outcome.json").read_text())
     assert (stopped["outcome"], stopped["cause"]) == ("checkpointed", "TERMINATED")
     assert summary(run_dir)["weights_sha256"] == summary(uninterrupted_pair)["weights_sha256"]
+
+
+def preempted(cluster: Cluster, job_id: str) -> bool:
+    """Whether Slurm has told the ranks of a job that others need its nodes."""
+    shown = cluster.run("scontrol", "show", "job", job_id, cwd=Path("/")).stdout
+    return "PreemptTime=None" not in shown
 
 
 def test_a_run_that_comes_near_its_time_limit_is_requeued(
@@ -213,5 +224,5 @@ def test_a_run_that_comes_near_its_time_limit_is_requeued(
         json.loads((run_dir / "attempts" / str(n) / "outcome.json").read_text())["step"]
         for n in (1, 2)
     ]
-    assert 1 <= steps[0] < steps[1] < 160
+    assert 1 <= steps[0] < steps[1] < STEPS
     assert metrics(run_dir, "train/loss") == metrics(uninterrupted_pair, "train/loss")[: steps[1]]

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -16,8 +17,10 @@ from typing import Any
 
 import pytest
 
+from hpc_amp.train.heartbeat import read_heartbeats
 from support import commands
 from support.environment import LOGOUT, REPOSITORY, clean_environ, in_ci
+from support.warm_python import WarmPython
 
 SCRIPTS = REPOSITORY / "tests" / "cluster"
 TWO_NODES = ["job.nodes=2", "job.gpus_per_node=2", "job.walltime=10m", "job.stop_margin=1m"]
@@ -25,14 +28,16 @@ TWO_NODES = ["job.nodes=2", "job.gpus_per_node=2", "job.walltime=10m", "job.stop
 TRAINING = [
     "train.precision=fp32",
     "train.data.download=false",
-    "train.data.synthetic={train: 512, test: 99, image_size: 16}",
+    "train.data.synthetic={train: 128, test: 33, image_size: 16}",
     "train.batch_size=16",
-    "train.epochs=5",
-    "train.max_steps=160",
+    "train.epochs=15",
+    "train.max_steps=120",
     "train.log_every=1",
-    "train.checkpoint=40steps",
+    "train.evaluate_every=60",
+    "train.checkpoint=30steps",
 ]
 """Overrides of a training: small enough for two cores, long enough to be stopped half-way."""
+STEPS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,35 @@ def requeued_jobs_start_soon(cluster: Cluster) -> Iterator[None]:
     yield
     over.set()
     watcher.join()
+
+
+def one_real_rank(warm: WarmPython) -> Path:
+    """A Python with which rank 0 of a training imports torch itself, and so does torchrun on the
+    first node of a Slurm job. The others are forks. It is bound with the Python of `warm`."""
+    folder = warm.python.parents[1] / "one-real-rank"
+    python = folder / "bin" / "python"
+    if not python.exists():
+        first, rest = warm.interpreter(folder).read_text().split("\n", 1)
+        real = f'[ "${{RANK:-${{SLURM_PROCID:-1}}}}" != 0 ] || exec -a "$0" "{sys.executable}" "$@"'
+        python.write_text("\n".join([first, real, rest]))
+    return python
+
+
+@contextlib.contextmanager
+def held(run_dir: Path, attempt: int = 1) -> Iterator[None]:
+    """The ranks of a training stand still, so that what is done to the run meets it where it is,
+    however long a command takes. Signals reach them at the end, except for SIGKILL. They begin to
+    train after their heartbeats begin. Their processes have to be visible on the host."""
+    beats = read_heartbeats(run_dir / "attempts" / str(attempt) / "heartbeat")
+    assert beats, f"no rank of attempt {attempt} runs"
+    for beat in beats:
+        os.kill(beat["pid"], signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for beat in beats:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(beat["pid"], signal.SIGCONT)
 
 
 def site_parameters(

@@ -4,6 +4,7 @@ environments of their own."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import shutil
 import subprocess
@@ -87,10 +88,7 @@ class MpiEnvironment:
     @property
     def describes_itself(self) -> str:
         """What a launch script puts into HPC_AMP_HOST_MPI."""
-        shown = subprocess.run(
-            [self.launcher, "--version"], env=_as_root(), text=True, capture_output=True, check=True
-        )
-        return " ".join(shown.stdout.splitlines()[:2])
+        return _version(self.launcher)
 
     @property
     def image_variables(self) -> dict[str, str]:
@@ -123,6 +121,15 @@ class MpiEnvironment:
             capture_output=True,
             timeout=600,
         )
+
+
+@functools.cache
+def _version(launcher: str) -> str:
+    """The first two lines of what a launcher says of itself."""
+    shown = subprocess.run(
+        [launcher, "--version"], env=_as_root(), text=True, capture_output=True, check=True
+    )
+    return " ".join(shown.stdout.splitlines()[:2])
 
 
 def _as_root(environ: Mapping[str, str] | None = None) -> dict[str, str]:
