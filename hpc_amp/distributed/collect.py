@@ -1,8 +1,9 @@
-"""Exchanges of Python objects, and of rows of a tensor, between all ranks. All functions that take
-a value or rows are collective calls."""
+"""Exchanges of Python objects, of rows of a tensor, and of values of tensors, between all ranks.
+All functions but `is_alone` are collective calls."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -35,6 +36,23 @@ def from_first(world: World, value: T) -> T:
     if not is_alone(world):
         dist.broadcast_object_list(values, src=0)
     return values[0]
+
+
+@torch.no_grad()
+def copy_from_first(world: World, tensors: Iterable[Tensor]) -> None:
+    """Give `tensors` the values that they have on rank 0, on every rank. Every rank passes tensors
+    of the same types and shapes in the same order. There is one exchange for each type."""
+    if is_alone(world):
+        return
+    by_type: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in tensors:
+        by_type.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for alike in by_type.values():
+        together = torch.cat([tensor.reshape(-1) for tensor in alike])
+        dist.broadcast(together, src=0)
+        parts = together.split([tensor.numel() for tensor in alike])
+        for tensor, values in zip(alike, parts, strict=True):
+            tensor.copy_(values.view_as(tensor))
 
 
 def gather_rows(rows: Tensor, world: World) -> Tensor:

@@ -24,7 +24,7 @@ from hpc_amp.amp.precision import PrecisionPolicy
 from hpc_amp.amp.scaler import ScaleFloorError
 from hpc_amp.config.schema import Train
 from hpc_amp.config.units import parse_interval
-from hpc_amp.distributed.collect import gather, gather_on_main
+from hpc_amp.distributed.collect import copy_from_first, gather, gather_on_main
 from hpc_amp.distributed.gradients import average_gradients
 from hpc_amp.distributed.world import World
 from hpc_amp.models.weights import load_weights
@@ -444,10 +444,8 @@ class Engine:
         """The networks to evaluate: the average if there is one. Every rank gets the buffers of
         rank 0, since DDP does not broadcast them during training. A collective call."""
         networks = self.average.networks if self.average is not None else self.networks
-        if self.world.size > 1:
-            for network in networks.values():
-                for buffer in network.buffers():
-                    dist.broadcast(buffer, src=0)
+        buffers = [b for network in networks.values() for b in network.buffers()]
+        copy_from_first(self.world, buffers)
         return networks
 
     @torch.no_grad()

@@ -21,17 +21,17 @@ from hpc_amp.tasks.registry import job_from_plain
 
 pytestmark = pytest.mark.ranks
 
-STEPS, STEPS_PER_EPOCH = 30, 8
+STEPS = 14
 
 COMMON: dict[str, Any] = {
     "model": {"name": "resnet8", "norm": "group", "width": 8},
     "data": {
         "name": "synthetic",
-        "synthetic": {"train": 256, "test": 101, "image_size": 16, "classes": 4},
+        "synthetic": {"train": 64, "test": 53, "image_size": 12, "classes": 4},
         "augment": {"crop": 1},
     },
-    "batch_size": 32,
-    "optimizer": {"lr": 0.05},
+    "batch_size": 16,
+    "optimizer": {"lr": 0.2},
     "epochs": 4,
     "max_steps": STEPS,
     "log_every": 1,
@@ -42,7 +42,7 @@ COMMON: dict[str, Any] = {
 FP16: dict[str, Any] = {
     **COMMON,
     "model": {"name": "resnet8", "norm": "group", "width": 4},
-    "max_steps": 20,
+    "data": {**COMMON["data"], "synthetic": {**COMMON["data"]["synthetic"], "train": 128}},
     "precision": {"mode": "fp16", "init_scale": 2.0**24, "growth_interval": 2},
     "ema": 0.9,
     "accumulate": 2,
@@ -139,7 +139,7 @@ def runs(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Runs:
         made.plan(stopped, FP16, size, attempt=1, by="SIGTERM", rank=size - 1, step=3)
         made.plan(stopped, FP16, size, attempt=2, by="deadline")
         made.plan(stopped, FP16, size, attempt=3, by="file", rank=0, step=6)
-        made.plan(stopped, FP16, size, attempt=4, by="SIGTERM", rank=0, step=13)
+        made.plan(stopped, FP16, size, attempt=4, by="SIGTERM", rank=0, step=10)
         made.plan(stopped, FP16, size, attempt=5)
         for name in GANS:
             made.plan(f"{name}-{size}", GAN, size, task=f"gan:{name}")
@@ -162,17 +162,17 @@ def test_the_loss_curve_is_that_of_one_rank(runs: Runs, other: str) -> None:
     assert [step for step, _ in expected["train/loss"]] == list(range(1, STEPS + 1))
     losses = [[loss for _, loss in curves["train/loss"]] for curves in (seen, expected)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
-    assert losses[1][-1] < 0.8 * losses[1][0], "the run learns"
+    assert losses[1][-1] < 0.9 * losses[1][0], "the run learns"
     assert seen["train/lr"] == expected["train/lr"]
     assert seen["eval/accuracy"] == expected["eval/accuracy"]
-    assert [step for step, _ in seen["eval/loss"]] == [8, 16, 24, 30]
+    assert [step for step, _ in seen["eval/loss"]] == [4, 8, 12, 14]
     for (_, ours), (_, theirs) in zip(seen["eval/loss"], expected["eval/loss"], strict=True):
         assert ours == pytest.approx(theirs, abs=1e-5)
     assert runs.summary(other)["world_size"] == int(other[-1]) if other[-1].isdigit() else 1
 
 
 def test_one_rank_alone_reports(runs: Runs) -> None:
-    assert "step 30/30" in runs.said(0).read_text()
+    assert f"step {STEPS}/{STEPS}" in runs.said(0).read_text()
     assert [runs.said(rank).read_text() for rank in (1, 2, 3)] == [""] * 3
     for size in (2, 4):
         run = runs.folder / f"parity-{size}"
@@ -202,9 +202,9 @@ def test_a_run_stopped_four_times_ends_as_the_one_that_was_not(runs: Runs, size:
     assert seen["outcome"] == "finished"
     assert runs.curves(stopped) == runs.curves(whole)
     skipped = dict(runs.curves(whole)["train/skipped_steps"])
-    for stop in (3, 4, 6, 13):
-        assert 0 < skipped[stop // 2 * 2] < skipped[20], "overflows before and after every stop"
-    ends = [(3, "TERMINATED"), (4, "DEADLINE"), (6, "ASKED"), (13, "TERMINATED")]
+    for stop in (3, 4, 6, 10):
+        assert 0 < skipped[stop // 2 * 2] < skipped[STEPS], "overflows before and after every stop"
+    ends = [(3, "TERMINATED"), (4, "DEADLINE"), (6, "ASKED"), (10, "TERMINATED")]
     for attempt, (step, cause) in enumerate(ends, 1):
         outcome, ranks = runs.attempt(stopped, attempt)
         assert (outcome["outcome"], outcome["step"]) == ("checkpointed", step)

@@ -72,7 +72,13 @@ run_program(main)
 """
 FP16 = {"mode": "fp16", "init_scale": 2.0**20, "growth_interval": 2}
 FP32 = {"mode": "fp32"}
-COMMON: dict[str, Any] = {"epochs": 1, "device": "cpu", "accumulate": 2, "evaluate_every": 0}
+COMMON: dict[str, Any] = {
+    "epochs": 1,
+    "max_steps": 2,
+    "device": "cpu",
+    "accumulate": 2,
+    "evaluate_every": 0,
+}
 DDP, OWN = "DDP 0", "all_reduce"
 CASES: dict[str, tuple[dict[str, Any], dict[str, list[str]]]] = {
     "dcgan-fp32": (

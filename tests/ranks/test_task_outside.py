@@ -129,11 +129,12 @@ def test_it_is_scaled_and_benched(project: Path) -> None:
     assert benched.returncode == 0, benched.stdout + benched.stderr
 
 
-def test_an_installed_package_adds_a_task_and_a_tracker(tmp_path: Path) -> None:
+def test_an_installed_package_adds_a_task_and_a_tracker(warm_python: Path, tmp_path: Path) -> None:
     installed = tmp_path / "installed"
     write_installed(installed)
     write_job(tmp_path)
     words = ("code=null", "train.task=segmentation", "train.trackers=[tensorboard, csv]")
+    words += (f"container.python={warm_python}",)
 
     # The search path of the submitting shell does not reach the job.
     run_dir = submit(tmp_path, *words, f"container.env.PYTHONPATH={installed}", path=installed)

@@ -4,6 +4,7 @@ seconds."""
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,51 +78,59 @@ def run_on(warm: Warm, ranks: int, *command: str | Path, cwd: Path | None = None
     return "".join(rank.stdout for rank in ended)
 
 
-def train_all(warm: Warm, folder: Path, plans: Mapping[int, Sequence[Training]]) -> None:
-    """Make the trainings of each number of ranks; `folder` is for the files of this."""
+def train_all(warm: Warm, folder: Path, plans: Mapping[int, Sequence[Training]]) -> str:
+    """Make the trainings of each number of ranks, and return their log; `folder` is for the files
+    of this."""
     script = folder / "training.py"
     script.write_text(_SCRIPT)
+    said = ""
     for ranks, trainings in plans.items():
         plan = folder / f"plan-{ranks}.json"
         plan.write_text(json.dumps([(str(run), train, stop) for run, train, stop in trainings]))
-        run_on(warm, ranks, script, plan)
+        said += run_on(warm, ranks, script, plan)
+    return said
 
 
 def train_models(
     warm: Warm,
     folder: Path,
     models: Mapping[str, tuple[dict[str, Any], dict[str, Any]]],
-    stop: int,
+    saved: int,
 ) -> None:
     """For each model, below `folder`/NAME: `parity-1` and `parity-2`, on one rank and on two, with
-    the first keys of `train`; `whole` and `stopped` on two, the latter stopped once, with the
-    second."""
+    the first keys of `train`; `whole` on two, with the second, which saves after step `saved`, too;
+    and `resumed`, a copy of `whole` without its end, which goes on from that checkpoint."""
     plans: dict[int, list[Training]] = {1: [], 2: []}
+    resumed: list[Training] = []
     for name, (parity, fp16) in models.items():
         for ranks, trainings in plans.items():
             trainings.append((folder / name / f"parity-{ranks}", parity, 0))
-        plans[2] += [
-            (folder / name / "whole", fp16, 0),
-            (folder / name / "stopped", fp16, stop),
-            (folder / name / "stopped", fp16, 0),
-        ]
+        saving = {**fp16, "checkpoint": {"every": f"{saved}steps"}}
+        plans[2].append((folder / name / "whole", saving, 0))
+        resumed.append((folder / name / "resumed", saving, 0))
     train_all(warm, folder, plans)
+    for run, _, _ in resumed:
+        lost = shutil.ignore_patterns("summary.json")
+        shutil.copytree(run.with_name("whole"), run, ignore=lost)
+        for checkpoint in (run / "checkpoints").iterdir():
+            if checkpoint.name > f"step-{saved:08d}":
+                shutil.rmtree(checkpoint)
+    said = train_all(warm, folder, {2: resumed})
+    assert said.count(f"step-{saved:08d} at step {saved}") == len(models), said
 
 
-def check_resume(stopped: Path, whole: Path, stop: int, curves: Sequence[str]) -> None:
-    """A run on two ranks that was stopped once ends as one that was not, bit by bit, with overflows
-    and the same curves."""
-    seen, expected = (json.loads((run / "summary.json").read_text()) for run in (stopped, whole))
+def check_resume(resumed: Path, whole: Path, saved: int, curves: Sequence[str]) -> None:
+    """A run on two ranks that was resumed from the checkpoint of step `saved` ends as one that was
+    not, bit by bit, with overflows and the same curves."""
+    seen, expected = (json.loads((run / "summary.json").read_text()) for run in (resumed, whole))
     for key in ("outcome", "weights_sha256", "loss_scale", "skipped_steps", "steps"):
         assert seen[key] == expected[key], key
     assert (expected["outcome"], expected["world_size"]) == ("finished", 2)
     assert expected["skipped_steps"] > 0
-    for run, step, fewest in ((stopped, stop, 2), (whole, expected["steps"], None)):
-        file = run / "checkpoints" / f"step-{step:08d}" / "optimizers.pt"
+    for step, fewest in ((saved, 2), (expected["steps"], None)):
+        file = whole / "checkpoints" / f"step-{step:08d}" / "optimizers.pt"
         updated = [bool(each["state"]) for each in torch.load(file, weights_only=True).values()]
         assert sum(updated) >= (fewest or len(updated)), "not all updates were skipped"
-    outcome = json.loads((stopped / "attempts" / "1" / "outcome.json").read_text())
-    assert (outcome["outcome"], outcome["step"]) == ("checkpointed", stop)
     for each in curves:
-        assert curve(stopped, each) == curve(whole, each)
+        assert curve(resumed, each) == curve(whole, each)
         assert curve(whole, each), each

@@ -19,8 +19,14 @@ from support.rank_trainings import check_resume as check_resume_on_ranks
 from support.training import curve
 from support.warm import Warm
 
-STOP = 3
+SAVED = 3
 """In the middle of the second epoch, whose sequences are longer."""
+FRAMES = {"first": 2, "double_every": 1, "most": 3, "evaluation": 3}
+"""Of trainings on several ranks: sequences have 2 frames in the first epoch, then 3."""
+SEQUENCES = {"train": 8, "test": 2, "frames": 4}
+"""For them, one sequence of an evaluation for each rank."""
+PAIRS: dict[str, Any] = {"temporal": {"width": 4, "layers": 1, "scales": 2, "frames": 2}}
+"""For them, a temporal discriminator of pairs. Its second scale needs 3 frames."""
 
 
 def forward_passes(made: Engine) -> list[str]:
@@ -89,25 +95,28 @@ def check_ranks(
     losses: Sequence[str],
     metrics: Sequence[str],
     *,
+    short: Mapping[str, Any],
     parity: Mapping[str, Any] = PARITY,
     metrics_differ: float = 2e-3,
 ) -> Path:
     """Two ranks train as one, also where sequences grow, and a resume on two ranks is bit-exact
-    under fp16 with overflows and accumulation. Returns the run of one rank."""
-    plain = plain_train(**parity, epochs=2)
-    train_models(warm, folder, {plain["task"]: (plain, plain_train(**FP16, epochs=2))}, STOP)
+    under fp16 with overflows and accumulation. `short`: keys of `train` for short sequences.
+    Returns the run of one rank."""
+    plain = plain_train(**parity, **short, epochs=2, max_steps=3)
+    fp16 = plain_train(**FP16, **short, epochs=2)
+    train_models(warm, folder, {plain["task"]: (plain, fp16)}, SAVED)
     runs = folder / plain["task"]
     one, two = (runs / f"parity-{ranks}" for ranks in (1, 2))
     for loss in losses:
         expected, seen = (curve(run, f"train/{loss}") for run in (one, two))
         assert [step for step, _ in seen] == [step for step, _ in expected]
-        assert len(expected) == len(seen) == 4
+        assert len(expected) == len(seen) == 3
         assert [v for _, v in seen] == pytest.approx([v for _, v in expected], rel=2e-2, abs=2e-3)
     for metric in metrics:
         expected, seen = (curve(run, f"eval/{metric}") for run in (one, two))
-        assert [step for step, _ in seen] == [step for step, _ in expected] == [2, 4]
+        assert [step for step, _ in seen] == [step for step, _ in expected] == [2, 3]
         assert [v for _, v in seen] == pytest.approx(
             [v for _, v in expected], rel=2e-2, abs=metrics_differ
         )
-    check_resume_on_ranks(runs / "stopped", runs / "whole", STOP, curves_of(losses, metrics))
+    check_resume_on_ranks(runs / "resumed", runs / "whole", SAVED, curves_of(losses, metrics))
     return one
