@@ -286,10 +286,11 @@ def import_commands() -> None:
 
 def rehearse() -> None:
     """Make the launch scripts of a training and of a program: the first job imports the keys of its
-    task, and compiles the template. Read the known failures, which compiles hundreds of patterns.
-    What depends on installed packages is forgotten again."""
+    task, compiles the template and reads the package. Read the known failures, which compiles
+    hundreds of patterns. What depends on installed packages is forgotten again."""
     from hpc_amp.config import command
     from hpc_amp.explain.failures import known_failures
+    from hpc_amp.jobs.code import package_files
     from hpc_amp.jobs.render import render
     from hpc_amp.jobs.submit import prepare
     from hpc_amp.schedulers import grammars
@@ -300,6 +301,7 @@ def rehearse() -> None:
             job.write_text(f"name: rehearsal\nsite: slurm\n{program}\n")
             plan, _ = prepare(job, [f"runs_dir={folder}/runs"])
             render(plan)
+            package_files(plan)
     command._runtimes.cache_clear()
     grammars.cache_clear()
     known_failures()

@@ -390,17 +390,22 @@ def test_code_is_copied_without_the_runs_in_it(host: StubHost) -> None:
     assert copied == ["job.yaml", "train.py"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
 def test_code_that_cannot_be_copied(host: StubHost) -> None:
-    code = host.work / "code"
-    code.mkdir()
-    os.mkfifo(code / "pipe")
-    host.write_job(job(code="code"))
+    code, runs = host.work / "code", host.work / "small"
+    for folder in (code, runs):
+        folder.mkdir()
+    (code / "large").write_bytes(bytes(2 * 2**20))
+    host.write_job(job(code="code", runs_dir="small"))
 
-    message = fails(host.hpc_amp("submit", "job.yaml"))
-
-    assert message.startswith("the run directory cannot be written: ")
-    assert message.endswith("pipe` is a named pipe")
-    assert not (host.work / "runs" / "test").exists()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "test", runs], check=True)
+    try:
+        message = fails(host.hpc_amp("submit", "job.yaml"))
+        assert message.startswith("the run directory cannot be written: ")
+        assert message.endswith("No space left on device")
+        assert not (runs / "test").exists()
+    finally:
+        subprocess.run(["umount", "--lazy", runs], check=True)
 
 
 def test_too_much_code(host: StubHost) -> None:
