@@ -21,7 +21,7 @@ PARITY: dict[str, Any] = {
     "images": {"synthetic": {"classes": 7, "train": 4, "test": 4}},  # four steps an epoch
     "batch_size": 4,
     "epochs": 2,
-    "max_steps": 5,
+    "max_steps": 8,
     "precision": {"mode": "fp32"},
     "adversarial": {"generator_lr": 2e-4, "discriminator_lr": 2e-4},
 }
@@ -56,13 +56,13 @@ def test_two_ranks_train_as_one(name: str, folder: Path) -> None:
     one, two = (folder / name / f"parity-{ranks}" for ranks in (1, 2))
     for loss in LOSSES:
         expected, seen = (curve(run, f"train/{loss}") for run in (one, two))
-        assert len(expected) == 5
+        assert len(expected) == 8
         assert [v for _, v in seen] == pytest.approx([v for _, v in expected], rel=1e-3, abs=1e-4)
     first, *_, last = curve(one, "train/features")
-    assert last[1] < 0.95 * first[1], "it trains"
+    assert last[1] < 0.9 * first[1], "it trains"
     for metric in METRICS:
         expected, seen = (curve(run, f"eval/{metric}") for run in (one, two))
-        assert [step for step, _ in seen] == [4, 5]
+        assert [step for step, _ in seen] == [4, 8]
         # An image at the border between two classes may change sides.
         tolerance = 0.1 if metric == "nearest_class" else 0.0
         assert [v for _, v in seen] == pytest.approx(

@@ -21,7 +21,7 @@ from hpc_amp.tasks.registry import job_from_plain
 
 pytestmark = pytest.mark.ranks
 
-STEPS = 14
+STEPS = 16
 
 COMMON: dict[str, Any] = {
     "model": {"name": "resnet8", "norm": "group", "width": 8},
@@ -162,10 +162,10 @@ def test_the_loss_curve_is_that_of_one_rank(runs: Runs, other: str) -> None:
     assert [step for step, _ in expected["train/loss"]] == list(range(1, STEPS + 1))
     losses = [[loss for _, loss in curves["train/loss"]] for curves in (seen, expected)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
-    assert losses[1][-1] < 0.9 * losses[1][0], "the run learns"
+    assert losses[1][-1] < 0.8 * losses[1][0], "the run learns"
     assert seen["train/lr"] == expected["train/lr"]
     assert seen["eval/accuracy"] == expected["eval/accuracy"]
-    assert [step for step, _ in seen["eval/loss"]] == [4, 8, 12, 14]
+    assert [step for step, _ in seen["eval/loss"]] == [4, 8, 12, 16]
     for (_, ours), (_, theirs) in zip(seen["eval/loss"], expected["eval/loss"], strict=True):
         assert ours == pytest.approx(theirs, abs=1e-5)
     assert runs.summary(other)["world_size"] == int(other[-1]) if other[-1].isdigit() else 1

@@ -16,7 +16,7 @@ class Lite0(EfficientNet):  # type: ignore[misc]
 
     def forward(self, images: Tensor) -> Tensor:
         """[B, 3, H, W] to [B, 64]."""
-        images = F.interpolate(images * 2 - 1, (32, 32), mode="bilinear", align_corners=False)
+        images = F.interpolate(images * 2 - 1, (40, 40), mode="bilinear", align_corners=False)
         features: Tensor = self.extract_features(images)
         return features.mean((2, 3))[:, :FEATURES]
 

@@ -199,6 +199,6 @@ def test_no_script_makes_it_fail(parts: list[str]) -> None:
 )  # fmt: skip
 def test_a_huge_file_takes_time_in_proportion(piece: str) -> None:
     start = time.process_time()
-    lint(("#!/bin/bash\n#SBATCH -N 2\n" + piece * (100_000 // len(piece))).encode(), "x")
+    lint(("#!/bin/bash\n#SBATCH -N 2\n" + piece * (200_000 // len(piece))).encode(), "x")
 
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 5
