@@ -145,7 +145,7 @@ def look(root: Path, data: schema.Data, world: World) -> tuple[Folder, ResizePla
 
 
 def _check_visible(root: Path) -> None:
-    if not (root / "train").is_dir():
+    if missing(root) is not None:
         raise DataError(f"the image folder {root} is not visible from every node")
 
 

@@ -88,13 +88,13 @@ def frechet_distance(real: Tensor, made: Tensor) -> float:
     if not bool(made.isfinite().all()):
         return math.nan
     (mean, covariance), (made_mean, made_covariance) = map(_gaussian, (real, made))
+    spread = _spread(mean, covariance)
+    if spread == 0:
+        return math.inf
     # (C1 C2)^(1/2) has the same trace as (R C2 R)^(1/2) with R = C1^(1/2), which is symmetric.
     values, vectors = torch.linalg.eigh(covariance)
     root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
     shared = torch.linalg.eigvalsh(root @ made_covariance @ root).clamp(min=0).sqrt().sum()
-    spread = _spread(mean, covariance)
-    if spread == 0:
-        return math.inf
     distance = (mean - made_mean).square().sum() + spread + made_covariance.trace() - 2 * shared
     return float(distance) / spread
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_amp.errors import ConfigError
+from hpc_amp.jobs.places import CAMPAIGNS, RUNS
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.plan import Plan
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).resolve().parents[1]
 NEVER_COPIED = ("__pycache__", "*.pyc", ".git", ".venv", "venv", "node_modules", "_share")
 """Patterns of file names that are not copied."""
-_RESULTS = ("runs", "sweeps", "studies", "benches", "functions")
+_RESULTS = (str(RUNS), *CAMPAIGNS, "functions")
 """Names of folders that are not copied either, unless they have Python files: those are code."""
 MAIN = '''"""`python src ...` is `python -m hpc_amp.distributed.exec ...` with this snapshot."""
 

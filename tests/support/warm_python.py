@@ -66,7 +66,6 @@ class WarmPython:
         else:
             self.home = folder
             environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-            environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
             words = [sys.executable, Path(__file__), self.home]
             self._server = subprocess.Popen(words, env=environ, start_new_session=True)
             while not self.socket.exists():
@@ -125,6 +124,7 @@ def serve(folder: Path) -> NoReturn:
     has ended. The folder gets the socket, and the client's program: a container has no other file
     of the tests."""
     (folder / CLIENT).write_text((_HERE / CLIENT).read_text())
+    os.environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")  # which torch reads
     for name in ("torch._dynamo", "torch.utils.tensorboard", "torchvision", PROGRAMS[-1]):
         importlib.import_module(name)
     installed = [entry for entry in sys.path if entry != str(_HERE)]

@@ -473,12 +473,18 @@ def test_a_run_that_was_cancelled_while_it_began_is_not_lost(host: StubHost, row
     assert (status["state"], status["reason"]) == ("cancelled", "by hpc-amp cancel")
 
 
-def test_a_failed_run_says_why_in_the_jobs_own_words(host: StubHost) -> None:
+def failed(host: StubHost, reason: str) -> Path:
+    """The directory of a run that failed, and said why."""
     run_dir = Path(submitted(host, job())["run_dir"])
     record_event(run_dir, "failed", attempt=1, job_id="4242", reason="exit status 2")
     (run_dir / "attempts" / "1").mkdir()
-    told = {"outcome": "failed", "reason": "there is no model 'resnet21'"}
+    told = {"outcome": "failed", "reason": reason}
     (run_dir / "attempts" / "1" / "outcome.json").write_text(json.dumps(told))
+    return run_dir
+
+
+def test_a_failed_run_says_why_in_the_jobs_own_words(host: StubHost) -> None:
+    failed(host, "there is no model 'resnet21'")
 
     (status,) = json.loads(host.hpc_amp("status", "--json").stdout)
 
@@ -487,11 +493,7 @@ def test_a_failed_run_says_why_in_the_jobs_own_words(host: StubHost) -> None:
 
 def test_a_reason_with_a_file_name_that_is_no_text(host: StubHost) -> None:
     """The name of the file is not UTF-8. It must not hide all other runs."""
-    run_dir = Path(submitted(host, job())["run_dir"])
-    record_event(run_dir, "failed", attempt=1, job_id="4242", reason="exit status 2")
-    (run_dir / "attempts" / "1").mkdir()
-    told = {"outcome": "failed", "reason": "the image a\udce9.png cannot be read"}
-    (run_dir / "attempts" / "1" / "outcome.json").write_text(json.dumps(told))
+    run_dir = failed(host, "the image a\udce9.png cannot be read")
 
     (status,) = json.loads(host.hpc_amp("status", "--json").stdout)
 
