@@ -224,7 +224,8 @@ class Data(Section):
     turned upright as their EXIF data say. Images of 16 bits are reduced to the upper 8 bits. Images
     of 32 bits or floating-point numbers are refused, because their range is unknown."""
     root: Path = "data"
-    """Folder of the files, relative to where `submit` was called."""
+    """Folder of the files, relative to where `submit` was called. For `imagefolder`, also a tar
+    file of the folder, which is read where it is."""
     if_missing: Literal["error", "synthetic"] = "error"
     """What to do if the files are missing and cannot be downloaded. `synthetic`: train on synthetic
     images; every report then says SYNTHETIC."""

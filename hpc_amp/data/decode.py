@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from hpc_amp.data.errors import DataError
-from hpc_amp.data.pictures import Box, centre_box, open_part, open_rgb, random_box
+from hpc_amp.data.pictures import Box, Location, centre_box, open_part, open_rgb, random_box
 
 CENTRE = 224 / 256
 """The part of the shorter side that an evaluation uses: resize to 256 and crop to 224, as usual."""
@@ -40,7 +40,7 @@ def resize(image: Image.Image, side: int) -> Tensor:
     return F.interpolate(pixels, (side, side), mode="bilinear", antialias=True)[0]
 
 
-def training_view(path: str, seed: str, side: int, *, crop: bool, flip: bool) -> Tensor:
+def training_view(place: Location, seed: str, side: int, *, crop: bool, flip: bool) -> Tensor:
     """An image as a training sees it: uint8 [3, side, side].
 
     The part of the image and whether it is mirrored are those of `training_part`. Equal arguments
@@ -53,7 +53,7 @@ def training_view(path: str, seed: str, side: int, *, crop: bool, flip: bool) ->
         box, mirrored = training_part(width, height, seed, crop=crop, flip=flip)
         return box
 
-    part = open_part(path, choose, needed=side)
+    part = open_part(place, choose, needed=side)
     if mirrored:
         part = part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     return resize(part, side)
@@ -70,33 +70,33 @@ def training_part(
     return box, flip and random.random() < 0.5
 
 
-def centre_view(path: str, side: int, part: float = CENTRE) -> Tensor:
+def centre_view(place: Location, side: int, part: float = CENTRE) -> Tensor:
     """The central square of an image, whose side is `part` of the shorter side of the image: uint8
     [3, side, side]. Raises DataError."""
-    return resize(open_part(path, lambda width, height: centre_box(width, height, part)), side)
+    return resize(open_part(place, lambda width, height: centre_box(width, height, part)), side)
 
 
-def decode_all(paths: Sequence[str], height: int, width: int, *, scale: bool) -> Tensor:
+def decode_all(images: Sequence[Location], height: int, width: int, *, scale: bool) -> Tensor:
     """Decode images in parallel threads. Returns uint8 [N, 3, height, width].
 
     With `scale`, the central square of each image is resized to that size. Otherwise, raises
     DataError for an image of another size.
     """
-    pixels = torch.empty(len(paths), 3, height, width, dtype=torch.uint8)
+    pixels = torch.empty(len(images), 3, height, width, dtype=torch.uint8)
 
     def decode(first: int) -> None:
-        for at in range(first, min(first + 64, len(paths))):
+        for at in range(first, min(first + 64, len(images))):
             if scale:
-                pixels[at] = centre_view(paths[at], height, part=1.0)
+                pixels[at] = centre_view(images[at], height, part=1.0)
                 continue
-            image = open_rgb(paths[at])
+            image = open_rgb(images[at])
             if image.size != (width, height):
                 raise DataError(
-                    f"the image {paths[at]} has {image.width} x {image.height} pixels, but others "
+                    f"the image {images[at]} has {image.width} x {image.height} pixels, but others "
                     f"have {width} x {height}: set data.image_size to resize all of them"
                 )
             pixels[at] = to_pixels(image)
 
     with ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as threads:
-        list(threads.map(decode, range(0, len(paths), 64)))
+        list(threads.map(decode, range(0, len(images), 64)))
     return pixels

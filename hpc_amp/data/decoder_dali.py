@@ -12,7 +12,6 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from torch import Tensor
 from hpc_amp.data.decode import resize
 from hpc_amp.data.decoders import Decoder, View, pixels_of
 from hpc_amp.data.errors import DataError
-from hpc_amp.data.pictures import UNREADABLE, Box, is_whole_upright_jpeg
+from hpc_amp.data.pictures import UNREADABLE, Box, Location, content_of, is_whole_upright_jpeg
 from hpc_amp.data.readers import Readers
 
 log = logging.getLogger(__name__)
@@ -65,7 +64,7 @@ class DaliDecoder(Decoder):
         self._pipeline: Any = None
         self._stream: torch.cuda.Stream | None = None  # for copies that wait for no training step
         self._alone = threading.Lock()
-        self._refused: set[str] = set()
+        self._refused: set[Location] = set()
 
     @property
     def name(self) -> str:
@@ -129,7 +128,7 @@ class DaliDecoder(Decoder):
         """The pixels of a chunk, after this error. Only files that DALI refuses are left to Pillow.
         Raises DataError if it refuses none of them."""
         images = [image for view in views for image in self._decode([view])]
-        if self._refused.isdisjoint(view.path for view in views):
+        if self._refused.isdisjoint(view.place for view in views):
             raise DataError(
                 f"DALI cannot decode {len(views)} images at once, from {views[0]} on: "
                 f"{_one_line(error)}; train.data.decoder=pillow works everywhere"
@@ -139,7 +138,7 @@ class DaliDecoder(Decoder):
     def _refuse(self, view: View, error: RuntimeError) -> None:
         with self._alone:
             first = not self._refused
-            self._refused.add(view.path)
+            self._refused.add(view.place)
         if first:
             log.warning(
                 "DALI cannot decode %s: %s; Pillow decodes it, and others that DALI refuses",
@@ -148,10 +147,10 @@ class DaliDecoder(Decoder):
 
     def _open(self, view: View) -> _Jpeg | None:
         """The JPEG of a view, or None if it is left to Pillow, which also names damaged files."""
-        if view.path in self._refused:
+        if view.place in self._refused:
             return None
         try:
-            content = Path(view.path).read_bytes()
+            content = content_of(view.place)
             with Image.open(io.BytesIO(content)) as image:
                 suitable = (
                     is_whole_upright_jpeg(image, content)

@@ -12,25 +12,25 @@ from torch import Tensor
 
 from hpc_amp.data.decode import CENTRE, centre_view, training_part, training_view
 from hpc_amp.data.memory import put
-from hpc_amp.data.pictures import Box, centre_box
+from hpc_amp.data.pictures import Box, Location, centre_box
 from hpc_amp.data.readers import Readers
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is used of the image `path`.
+    """What is used of the image at `place`.
 
     With a `seed`, the part is random if `crop` is set, and half of all seeds mirror it if `flip` is
     set. Without a seed, it is the centre, as evaluations see it.
     """
 
-    path: str
+    place: Location
     seed: str | None = None
     crop: bool = False
     flip: bool = False
 
     def __str__(self) -> str:
-        return self.path
+        return str(self.place)
 
     def part(self, width: int, height: int) -> tuple[Box, bool]:
         """The box that is used of an image of this size in pixels, and whether it is mirrored."""
@@ -78,5 +78,5 @@ class PillowDecoder(Decoder):
 def pixels_of(view: View, side: int) -> Tensor:
     """The pixels of a view, decoded with Pillow: uint8 [3, side, side]. Raises DataError."""
     if view.seed is None:
-        return centre_view(view.path, side)
-    return training_view(view.path, view.seed, side, crop=view.crop, flip=view.flip)
+        return centre_view(view.place, side)
+    return training_view(view.place, view.seed, side, crop=view.crop, flip=view.flip)

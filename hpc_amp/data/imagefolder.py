@@ -1,20 +1,24 @@
-"""Folders of image files: `root/train/<class>/*` and `root/test/<class>/*` (or `val`)."""
+"""Folders of image files: `train/<class>/*` and `test/<class>/*` (or `val`) below a folder
+or in a tar file."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
 
 from hpc_amp.config import schema
+from hpc_amp.data import tars
 from hpc_amp.data.decode import decode_all
 from hpc_amp.data.errors import DataError
 from hpc_amp.data.images import Images, ImageSet
 from hpc_amp.data.names import folders_in, images_in
-from hpc_amp.data.pictures import upright_size
+from hpc_amp.data.pictures import Location, upright_size
 from hpc_amp.data.together import from_main, together
 from hpc_amp.distributed.collect import gather
 from hpc_amp.distributed.world import World
@@ -22,13 +26,14 @@ from hpc_amp.models.build import SMALL_IMAGE
 
 PROBED = 256
 """How many images, spread over the set, are opened to find out whether all have one small size."""
+_EXPECTED = "expected train/<class>/* and test/<class>/* (or val)"
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The image files of a split: their paths, and the number of the class of each."""
+    """The image files of a split: where they are, and the number of the class of each."""
 
-    paths: list[str]
+    images: Sequence[Location]
     labels: list[int]
 
 
@@ -58,9 +63,12 @@ class ResizePlan:
 
 
 def missing(root: Path) -> str | None:
-    """What is missing below `root`, as a message, or None."""
+    """What is missing below `root`, as a message, or None. A file is taken for an archive, in which
+    `scan` looks."""
+    if root.is_file():
+        return None
     if not (root / "train").is_dir():
-        return f"no image folder in {root}: expected train/<class>/* and test/<class>/* (or val)"
+        return f"no image folder in {root}: {_EXPECTED}"
     if _test_folder(root) is None:
         return f"no test images in {root}: expected test/<class>/* (or val)"
     return None
@@ -69,15 +77,17 @@ def missing(root: Path) -> str | None:
 def scan(root: Path) -> Folder:
     """List the files below `root`. Raises DataError if a class is empty, or if the classes of
     training and test images differ."""
+    if root.is_file():
+        return _scan_archive(root)
     test = _test_folder(root) or root / "test"
     train, held_out = _classes(root / "train"), _classes(test)
-    if train.keys() != held_out.keys():
-        odd = sorted(train.keys() ^ held_out.keys())
-        raise DataError(
-            f"the classes below {root}/train and {test} differ: {', '.join(odd[:5])} "
-            "exist in only one of them"
-        )
-    return Folder(root.resolve().name, list(train), _files(train), _files(held_out))
+    _check_equal(train, held_out, root, test.name)
+    return Folder(
+        root.resolve().name,
+        list(train),
+        Files([*chain(*train.values())], _labels(train)),
+        Files([*chain(*held_out.values())], _labels(held_out)),
+    )
 
 
 def _classes(folder: Path) -> dict[str, list[str]]:
@@ -94,16 +104,54 @@ def _classes(folder: Path) -> dict[str, list[str]]:
     return classes
 
 
-def _files(classes: dict[str, list[str]]) -> Files:
-    labels = [number for number, paths in enumerate(classes.values()) for _ in paths]
-    return Files([path for paths in classes.values() for path in paths], labels)
+def _scan_archive(archive: Path) -> Folder:
+    """The content of an archive, as that of the folder that was packed. All may be in one folder in
+    it, whatever its name."""
+    images = tars.images_in(archive)
+    tops = {name.partition("/")[0] for name in images.names}
+    above = 0 if "train" in tops or len(tops) > 1 else 1
+    found: dict[str, dict[str, list[int]]] = {}
+    for number, name in enumerate(images.names):
+        folders = name.split("/")[above:-1]
+        if len(folders) > 1:
+            found.setdefault(folders[0], {}).setdefault(folders[1], []).append(number)
+    test = "test" if "test" in found else "val"
+    if "train" not in found or test not in found:
+        raise DataError(f"no image folder in {archive}: {_EXPECTED}")
+    train, held_out = dict(sorted(found["train"].items())), dict(sorted(found[test].items()))
+    _check_equal(train, held_out, archive, test)
+
+    def files(classes: dict[str, list[int]]) -> Files:
+        numbers = [
+            number
+            for of_class in classes.values()
+            for number in sorted(of_class, key=lambda number: os.path.split(images.names[number]))
+        ]
+        return Files(images.chosen(numbers), _labels(classes))
+
+    return Folder(archive.resolve().stem, list(train), files(train), files(held_out))
+
+
+def _check_equal(train: Collection[str], held_out: Collection[str], root: Path, test: str) -> None:
+    """Raise DataError if the classes of the two splits differ."""
+    odd = sorted({*train} ^ {*held_out})
+    if odd:
+        raise DataError(
+            f"the classes below {root}/train and {root}/{test} differ: {', '.join(odd[:5])} "
+            "exist in only one of them"
+        )
+
+
+def _labels(classes: Mapping[str, Sequence[object]]) -> list[int]:
+    return [number for number, images in enumerate(classes.values()) for _ in images]
 
 
 def plan(folder: Folder, data: schema.Data) -> ResizePlan:
     """Decide how the images are used, from the settings `data` and the sizes of some files. Raises
     DataError if the settings do not fit the files."""
-    paths = folder.train.paths[:: max(1, len(folder.train.paths) // PROBED)]
-    sizes = {upright_size(path) for path in paths} if data.image_size is None else set()
+    images = folder.train.images
+    probed = images[:: max(1, len(images) // PROBED)]
+    sizes = {upright_size(image) for image in probed} if data.image_size is None else set()
     if len(sizes) == 1:
         width, height = sizes.pop()
     else:
@@ -122,7 +170,7 @@ def decode(folder: Folder, plan: ResizePlan) -> ImageSet:
     """Decode all images of `folder`."""
 
     def split(files: Files) -> Images:
-        pixels = decode_all(files.paths, plan.height, plan.width, scale=plan.scale)
+        pixels = decode_all(files.images, plan.height, plan.width, scale=plan.scale)
         return Images(pixels, torch.tensor(files.labels))
 
     return ImageSet(
@@ -145,7 +193,7 @@ def look(root: Path, data: schema.Data, world: World) -> tuple[Folder, ResizePla
 
 
 def _check_visible(root: Path) -> None:
-    if missing(root) is not None:
+    if missing(root) is not None or not os.access(root, os.R_OK):
         raise DataError(f"the image folder {root} is not visible from every node")
 
 

@@ -69,8 +69,9 @@ def readable(folder: Path) -> Iterator[None]:
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
-        return [entry for entry in entries if not _is_hidden(entry.name)]
+        return [entry for entry in entries if not is_hidden(entry.name)]
 
 
-def _is_hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
+    """Whether what has this name is no data."""
     return name[0] == "." or name == "__MACOSX"  # the hidden files of a zip file from macOS

@@ -13,9 +13,13 @@ from random import Random
 from PIL import Image, UnidentifiedImageError
 
 from hpc_amp.data.errors import DataError
+from hpc_amp.data.tars import Member
 
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom in pixels."""
+
+Location = str | Member
+"""Where an image is: a path, or a place in a tar file."""
 
 UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError)
 """What Pillow raises for files that are damaged, too large, or in an unknown format."""
@@ -51,7 +55,7 @@ _TURNS = {
 }
 
 
-def open_rgb(path: str) -> Image.Image:
+def open_rgb(place: Location) -> Image.Image:
     """Open an image as 8-bit RGB, turned upright as its EXIF data say. Of 16 bits, the upper 8 are
     used; an alpha channel is ignored.
 
@@ -59,33 +63,43 @@ def open_rgb(path: str) -> Image.Image:
     """
     image: Image.Image
     try:
-        with Image.open(path) as image:
-            return _upright_rgb(image, path)
+        with Image.open(_file(place)) as image:
+            return _upright_rgb(image, place)
     except UNREADABLE as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable(place, error) from error
 
 
-def upright_size(path: str) -> tuple[int, int]:
+def upright_size(place: Location) -> tuple[int, int]:
     """Width and height of an image as `open_rgb` returns it, without decoding it. Raises
     DataError."""
     image: Image.Image
     try:
-        with Image.open(path) as image:
+        with Image.open(_file(place)) as image:
             width, height = image.size
             return (width, height) if _orientation(image) < 5 else (height, width)
     except UNREADABLE as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable(place, error) from error
 
 
-def _unreadable(path: str, error: BaseException) -> DataError:
+def content_of(place: Location) -> bytes:
+    """The bytes of an image file. Raises OSError."""
+    return Path(place).read_bytes() if isinstance(place, str) else place.content()
+
+
+def _file(place: Location) -> str | io.BytesIO:
+    """What Pillow opens: of a file of its own, it reads no more than it needs."""
+    return place if isinstance(place, str) else io.BytesIO(place.content())
+
+
+def _unreadable(place: Location, error: BaseException) -> DataError:
     # Pillow would name the object in memory that it read from.
     why = "it has no known format" if isinstance(error, UnidentifiedImageError) else error
-    return DataError(f"the image {path} cannot be read: {why}")
+    return DataError(f"the image {place} cannot be read: {why}")
 
 
-def _upright_rgb(image: Image.Image, path: str) -> Image.Image:
+def _upright_rgb(image: Image.Image, place: Location) -> Image.Image:
     orientation = _orientation(image)
-    rgb = _rgb(image, path)
+    rgb = _rgb(image, place)
     return rgb.transpose(_TURNS[orientation]) if orientation in _TURNS else rgb
 
 
@@ -100,10 +114,10 @@ def _orientation(image: Image.Image) -> int:
     return value if value in _TURNS else _UPRIGHT
 
 
-def _rgb(image: Image.Image, path: str) -> Image.Image:
+def _rgb(image: Image.Image, place: Location) -> Image.Image:
     if not _range_is_known(image):
         raise DataError(
-            f"the image {path} has mode {image.mode}, in which the numbers for black and "
+            f"the image {place} has mode {image.mode}, in which the numbers for black and "
             "white are not defined; write it with 8 or 16 bits"
         )
     if image.mode in _UPPER_BYTES:
@@ -136,7 +150,7 @@ _END_OF_IMAGE = b"\xff\xd9"
 
 
 def open_part(
-    path: str, choose: Callable[[int, int], Box], needed: int | None = None
+    place: Location, choose: Callable[[int, int], Box], needed: int | None = None
 ) -> Image.Image:
     """Open the box of an image that `choose` returns for its width and height, as 8-bit RGB.
 
@@ -147,15 +161,15 @@ def open_part(
     """
     image: Image.Image
     try:
-        content = Path(path).read_bytes()
+        content = content_of(place)
         with Image.open(io.BytesIO(content)) as image:
             if not is_whole_upright_jpeg(image, content):
-                image = _upright_rgb(image, path)
+                image = _upright_rgb(image, place)
                 return image.crop(choose(*image.size))
             box = choose(*image.size)
         return _jpeg_part(content, box, needed)
     except UNREADABLE as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable(place, error) from error
 
 
 def is_whole_upright_jpeg(image: Image.Image, content: bytes) -> bool:

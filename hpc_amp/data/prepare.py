@@ -131,7 +131,7 @@ def _streamed(
     device: torch.device,
 ) -> PreparedData:
     """Data whose images are read from files in each epoch. A collective call."""
-    _check_size(len(folder.train.paths), train)
+    _check_size(len(folder.train.images), train)
     decoder = choose_decoder(plan.height, train.data, world, device)
     size = evaluation_batch_size(train, world)
     return PreparedData(

@@ -26,7 +26,7 @@ class StreamedTraining(TrainingData):
     """Training batches of `files`, which `decoder` decodes."""
 
     def __init__(self, files: Files, decoder: Decoder, train: schema.Train, world: World) -> None:
-        self.samples = len(files.paths)
+        self.samples = len(files.images)
         self.steps_per_epoch = self.samples // train.batch_size
         self.decoder = decoder.name
         self.files, self._decoder, self.train, self.world = files, decoder, train, world
@@ -42,7 +42,7 @@ class StreamedTraining(TrainingData):
 
         def view(at: int) -> View:
             seed = f"{train.seed} {epoch} {at}"
-            return View(self.files.paths[at], seed, augment.crop > 0, augment.flip)
+            return View(self.files.images[at], seed, augment.crop > 0, augment.flip)
 
         batches = ([view(at) for at in step.tolist()] for step in steps)
         for step, pixels in zip(steps, self._decoder.read(batches), strict=True):
@@ -63,11 +63,11 @@ def streamed_evaluation(
     batch_size: int,
 ) -> Iterator[Batch]:
     """This rank's contiguous share of `files`, in batches, without random changes."""
-    count = len(files.paths)
+    count = len(files.images)
     first, last = (count * rank // world.size for rank in (world.rank, world.rank + 1))
     parts = [slice(at, min(at + batch_size, last)) for at in range(first, last, batch_size)]
     normalization = Normalization.imagenet().to(decoder.device)
-    batches = ([View(path) for path in files.paths[part]] for part in parts)
+    batches = ([View(place) for place in files.images[part]] for part in parts)
     for part, pixels in zip(parts, decoder.read(batches), strict=True):
         yield _normalized(pixels, files.labels[part], normalization, train)
 

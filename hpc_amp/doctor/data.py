@@ -8,6 +8,7 @@ from pathlib import Path
 from hpc_amp.config.checks import find_data
 from hpc_amp.config.schema import Data
 from hpc_amp.containers.storage import IN_MEMORY, file_system
+from hpc_amp.data.tars import problem_of
 from hpc_amp.doctor.job import CheckedRequest, own_place
 from hpc_amp.finding import Finding, Findings
 
@@ -40,13 +41,14 @@ def check_data(request: CheckedRequest) -> Findings:
     if data.name == "synthetic":
         yield Finding("data", "good", "synthetic images need no files")
         return
-    obstacle = _obstacle(root)
+    archive = data.name == "imagefolder" and root.is_file()
+    obstacle = problem_of(root) if archive else _obstacle(root)
     if obstacle is not None:
         yield _wrong(request, obstacle, "check train.data.root and its permissions (ls -ld)")
         return
-    missing = _missing(data, root)
+    missing = None if archive else _missing(data, root)
     if missing is None:
-        yield _found(request, data.name, root)
+        yield _found(request, data.name, root, archive)
     elif data.if_missing == "synthetic":
         what = f"{missing}: the job would train on synthetic images"
         why = "train.data.if_missing is synthetic"
@@ -90,12 +92,12 @@ def _missing(data: Data, root: Path) -> str | None:
     return None
 
 
-def _found(request: CheckedRequest, name: str, root: Path) -> Finding:
+def _found(request: CheckedRequest, name: str, root: Path, archive: bool) -> Finding:
     """The data set was found. Warn if it is in a place that other machines do not see."""
     kind = file_system(root)
     if not request.here and (kind in IN_MEMORY or root.is_relative_to("/tmp")):
         return own_place("data", root, kind, "copy it to a file system that the nodes see")
-    return Finding("data", "good", f"{name} is in {root}")
+    return Finding("data", "good", f"{root} is a tar file" if archive else f"{name} is in {root}")
 
 
 def _download(request: CheckedRequest, root: Path, missing: str) -> Finding:

@@ -6,40 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from support.image_folders import load, write_images
 from support.warm import Warm
 from torchvision.datasets import ImageFolder
 
-from hpc_amp.config import schema
 from hpc_amp.data.imagefolder import scan
-from hpc_amp.data.prepare import PreparedData, prepare
-from hpc_amp.distributed.world import World
 from hpc_amp.tasks.base import DataError
-
-CPU = torch.device("cpu")
-
-
-def write_images(root: Path, test: str = "test", size: tuple[int, int] = (12, 10)) -> Path:
-    """Eight training and three test images in each of two classes. Their red is their number."""
-    for split, count in (("train", 8), (test, 3)):
-        for label, name in enumerate(("cat", "dog")):
-            folder = root / split / name
-            folder.mkdir(parents=True)
-            for number in range(count):
-                colour = (20 * (label * count + number) % 256, 100, 200 * label)
-                Image.new("RGB", size, colour).save(folder / f"{number:03}.png")
-    return root
-
-
-def load(
-    root: Path, rank: int = 0, size: int = 1, accumulate: int = 1, **data: object
-) -> PreparedData:
-    config = schema.Train(
-        batch_size=4,
-        eval_batch_size=2,
-        accumulate=accumulate,
-        data=schema.Data(name="imagefolder", root=str(root), **data),
-    )
-    return prepare(config, World(rank=rank, size=size), CPU)
 
 
 def joined(steps: list) -> tuple[torch.Tensor, torch.Tensor]:
@@ -117,7 +89,7 @@ def test_files_are_in_the_order_of_torchvision(tmp_path: Path) -> None:
     (tmp_path / "train/b/a/back").symlink_to("..")
     found = scan(tmp_path)
     assert found.classes == wanted.classes
-    assert [*zip(found.train.paths, found.train.labels, strict=True)] == wanted.samples
+    assert [*zip(found.train.images, found.train.labels, strict=True)] == wanted.samples
 
 
 def test_folders_that_do_not_match(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -371,8 +372,10 @@ FOLDERS = [*PICTURES, "no-test/train/cat", "no-class/train", "no-class/test", "e
             {"name": "imagefolder", "root": "job.yaml"},
             "error",
             "warning",
-            "{}/job.yaml is not a folder",
+            "{}/job.yaml is not a tar file",
         ),
+        ({"name": "mnist", "root": "job.yaml"}, "error", "warning", "{}/job.yaml is not a folder"),
+        ({"name": "imagefolder", "root": "a.tar"}, "good", "good", "{}/a.tar is a tar file"),
         ({"name": "cifar10", "root": "sets"}, "good", "good", "cifar10 is in {}/sets"),
         (
             {"name": "cifar10", "root": "sets/cifar-10-batches-py"},
@@ -425,6 +428,8 @@ def test_data(
     for name in (*FOLDERS, "sets/cifar-10-batches-py", "idx"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "idx" / "train-images-idx3-ubyte.gz").touch()
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        tar.add(tmp_path / "idx", "idx")
     monkeypatch.setattr(os, "access", lambda path, mode: not str(path).startswith("/proc"))
     monkeypatch.setattr(Path, "is_relative_to", lambda path, other: False)  # pytest's is in /tmp
     config = {"run": None, "train": {"data": settings}}

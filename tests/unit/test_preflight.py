@@ -173,10 +173,11 @@ def test_data(place: Place) -> None:
         (found,) = node_checks.check_data(node)
         assert found.severity == status, found
     place.write("images/one")
-    node = place.node()
-    node.job["train"]["data"] = {**plain["data"], "root": "/images", "name": "imagefolder"}
-    (found,) = node_checks.check_data(node)
-    assert found.severity == "good"
+    for root in ("/images", "/images/one"):
+        node = place.node()
+        node.job["train"]["data"] = {**plain["data"], "root": root, "name": "imagefolder"}
+        (found,) = node_checks.check_data(node)
+        assert found.severity == "good"
 
 
 @pytest.mark.parametrize("check", [node_checks.check_tmp, node_checks.check_shm])
