@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from hpc_amp.config.units import parse_duration, parse_interval, parse_size, parse_step_interval
 from hpc_amp.registry import Registry, load
@@ -27,11 +27,23 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as section
 else:
 
-    def section(**options: bool) -> Callable[[type], type]:
+    def section(*, frozen: Literal[True], **options: bool) -> Callable[[type], type]:
         """`dataclass` without the methods that a class has from `Section`. A module with many
         sections does not import `annotations` from `__future__`: each annotation would be a text,
         to be compiled on its own when the keys are read."""
-        return dataclasses.dataclass(**options, init=False, eq=False, repr=False)
+
+        def decorate(cls: type) -> type:
+            above = [vars(base).get("__dataclass_params__") for base in cls.__mro__]
+            family = [params for params in above if params is not None]
+            # `dataclass` refuses to extend frozen classes by others, and the other way round.
+            for params in family:
+                params.frozen = False
+            made = dataclasses.dataclass(**options, init=False, eq=False, repr=False)(cls)
+            for params in (*family, made.__dataclass_params__):
+                params.frozen = frozen
+            return made
+
+        return decorate
 
 
 class Section:
@@ -55,6 +67,19 @@ class Section:
             object.__setattr__(self, each.name, value)
         if values:
             raise TypeError(f"{type(self).__name__} has no field {', '.join(values)}")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(self._values())
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

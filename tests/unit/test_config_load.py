@@ -1,5 +1,8 @@
 """Job files as validated jobs, and every way in which one is refused."""
 
+import copy
+import pickle
+from dataclasses import FrozenInstanceError, dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -67,6 +70,26 @@ def test_a_section_is_made_with_its_keys_only():
         Job()
 
 
+@dataclass(kw_only=True, slots=True, frozen=True)
+class OwnData(Data):
+    """As a user's own task extends a section."""
+
+    extra: int = 1
+
+
+@pytest.mark.parametrize("data", [Data(name="mnist"), OwnData(name="mnist", extra=2)])
+def test_sections_cannot_be_changed_but_copied(data):
+    for change in (
+        lambda: setattr(data, "name", "cifar10"),
+        lambda: delattr(data, "name"),
+    ):
+        with pytest.raises(FrozenInstanceError):
+            change()
+    for same in (copy.copy(data), copy.deepcopy(data), pickle.loads(pickle.dumps(data))):
+        assert (same, type(same)) == (data, type(data))
+    assert replace(data, name="cifar10").name == "cifar10"
+
+
 @pytest.mark.parametrize("task", TASKS.own())
 def test_sections_have_no_methods_of_dataclasses(task):
     """A section that inherited a generated `__init__` would have the fields of its base only."""
@@ -74,6 +97,7 @@ def test_sections_have_no_methods_of_dataclasses(task):
     for section in sections:
         assert section.__init__ is Section.__init__, section
         assert section.__eq__ is Section.__eq__, section
+        assert section.__setattr__ is Section.__setattr__, section
         sections += [key.type for key in keys_of(section).values() if key.is_section]
 
 
