@@ -22,6 +22,7 @@ import itertools
 import multiprocessing
 import os
 import statistics
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -52,6 +53,7 @@ IMAGES = {"files": 8000, "memory": 50_000}
 QUEUED = 8
 """Batches that are taken before the clock starts; more than the queue of any contestant has."""
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+ARCHIVE = "images.tar"
 TICKS = os.sysconf("SC_CLK_TCK")
 DEVICE = torch.device("cpu")
 """Where the batches of hpc-amp are."""
@@ -76,8 +78,8 @@ def photograph(stream: torch.Generator) -> Image.Image:
 
 
 def write_images(root: Path, quality: int, different: int) -> float:
-    """An image folder with one class and so many different images. Returns the mean size of a file
-    in KB."""
+    """An image folder with one class and so many different images, and the same in a tar file.
+    Returns the mean size of an image file in KB."""
     train = root / "train" / "one"
     (root / "test" / "one").mkdir(parents=True)
     train.mkdir(parents=True)
@@ -90,6 +92,9 @@ def write_images(root: Path, quality: int, different: int) -> float:
         for link in range(1, IMAGES["files"] // different):
             os.link(path, train / f"{number:03}-{link:02}.jpg")
     os.link(path, root / "test" / "one" / "0.jpg")
+    with tarfile.open(root / ARCHIVE, "w") as tar:
+        tar.add(train.parent, "train")
+        tar.add(root / "test", "test")
     return statistics.mean(sizes) / 1000
 
 
@@ -104,11 +109,11 @@ def ours(train: schema.Train) -> Iterator[Any]:
 
 
 def our_files(
-    root: Path, workers: int, decoder: Literal["pillow", "dali"] = "pillow"
+    root: Path, workers: int, decoder: Literal["pillow", "dali"] = "pillow", place: str = "."
 ) -> Iterator[Any]:
-    """hpc-amp on image files."""
+    """hpc-amp on image files at `place` below `root`."""
     data = schema.Data(
-        name="imagefolder", root=root, in_memory=False, workers=workers, decoder=decoder
+        name="imagefolder", root=root / place, in_memory=False, workers=workers, decoder=decoder
     )
     return ours(schema.Train(batch_size=BATCH["files"], data=data))
 
@@ -245,6 +250,7 @@ class Contestant:
 CONTESTANTS = {
     "files": {
         "hpc-amp": Contestant(our_files),
+        "hpc-amp from a tar file": Contestant(partial(our_files, place=ARCHIVE)),
         "hpc-amp with DALI": Contestant(partial(our_files, decoder="dali"), "nvidia-dali-cuda120"),
         "DALI": Contestant(dali_files, "nvidia-dali-cuda120"),
         "torchvision": Contestant(torchvision_files),
