@@ -26,7 +26,7 @@ TORCHRUN = "torchrun --help"
 
 def commands() -> dict[str, list[str]]:
     """The commands to measure, by name. torchrun is only measured if it is installed."""
-    hpc_amp = [sys.executable, str(Path(sys.executable).with_name("hpc-amp"))]
+    hpc_amp = [sys.executable, "-m", "hpc_amp"]
     config = str(ROOT / "configs" / "cifar_resnet.yaml")
     measured = {
         BASE: [sys.executable, "-c", "pass"],
