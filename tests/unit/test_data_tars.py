@@ -111,6 +111,20 @@ def test_links_lead_to_files_in_the_archive(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("before", ["/", "BZ/"])
+def test_any_name_of_the_folder(tmp_path: Path, before: str) -> None:
+    """Also if all names begin at the root, and if the first one looks like the start of another
+    format."""
+    names = [f"{before}{split}/a/1.png" for split in ("train", "test")]
+    archive = write(
+        tmp_path / "a.tar",
+        *((name, name.encode()) for name in names),
+        link(f"{before}train/a/2.png", names[0], tarfile.LNKTYPE),
+        link(".hidden", "nowhere", tarfile.SYMTYPE),
+    )
+    assert [image.content().decode() for image in scan(archive).train.images] == [names[0]] * 2
+
+
 def _cut_in_a_file(content: bytes) -> bytes:
     return content[: content.index(b"IEND") - 9]
 
