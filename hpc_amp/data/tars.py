@@ -147,21 +147,23 @@ def _find_images(archive: Path) -> Members:
         file.seek(tar.offset)  # tarfile takes what it cannot read for the end
         if file.read(_BLOCK) != bytes(_BLOCK):
             raise DataError(f"{archive} is cut off or damaged at byte {tar.offset:,}")
-    names = sorted(name for name in (*places, *links) if _is_image(name))
-    begins, sizes = array("q"), array("q")
-    for name in names:
+    names, begins, sizes = [], array("q"), array("q")
+    for name in sorted((*places, *links)):
+        if any(map(is_hidden, name.split("/"))):
+            continue
         goal, followed = name, 0
         while goal in links and followed < _LINKS:
             goal, followed = links[goal], followed + 1
-        if goal not in places:
-            raise DataError(f"{archive}/{name} is a link to {goal}, which is not in the archive")
-        begins.append(places[goal][0])
-        sizes.append(places[goal][1])
+        if goal not in places:  # it may have been a folder of images
+            raise DataError(
+                f"{archive}/{name} is a link to {goal}, which is no file in the archive: pack the "
+                "folder with `tar -h`, which follows links"
+            )
+        if suffix_of(name) in SUFFIXES:
+            names.append(name)
+            begins.append(places[goal][0])
+            sizes.append(places[goal][1])
     return Members(str(archive), names, begins, sizes)
-
-
-def _is_image(name: str) -> bool:
-    return suffix_of(name) in SUFFIXES and not any(map(is_hidden, name.split("/")))
 
 
 def _place(name: str) -> str:

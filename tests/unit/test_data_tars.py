@@ -169,6 +169,10 @@ def test_odd_archives(tmp_path: Path, change: Callable[[bytes], bytes], message:
         ([link("train/a/1.png", "2.png", tarfile.SYMTYPE)], r"1\.png is a link to train/a/2\.png"),
         ([link("train/a/1.png", "1.png", tarfile.SYMTYPE)], r"1\.png is a link to train/a/1\.png"),
         (
+            [("train/a/1.png", b""), ("test/a/1.png", b""), link("train/b", "a", tarfile.SYMTYPE)],
+            "train/b is a link to train/a, which is no file in the archive: .* `tar -h`",
+        ),
+        (
             [("train/a/1.png", b"x"), ("test/a/1.png", b"x")],
             r"a\.tar/train/a/1\.png cannot be read",
         ),
