@@ -147,6 +147,12 @@ def _find_images(archive: Path) -> Members:
         file.seek(tar.offset)  # tarfile takes what it cannot read for the end
         if file.read(_BLOCK) != bytes(_BLOCK):
             raise DataError(f"{archive} is cut off or damaged at byte {tar.offset:,}")
+        while rest := file.read(1 << 20):
+            if rest.strip(b"\0"):
+                raise DataError(
+                    f"{archive} has more after its end at byte {tar.offset:,}: it is damaged, or "
+                    "archives were joined with `cat`, and `tar -A` joins them"
+                )
     names, begins, sizes = [], array("q"), array("q")
     for name in sorted((*places, *links)):
         if any(map(is_hidden, name.split("/"))):

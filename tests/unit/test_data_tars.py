@@ -138,6 +138,10 @@ def _overwritten(content: bytes) -> bytes:
     return content[:at] + b"x" * 512 + content[at + 512 :]
 
 
+def _joined(content: bytes) -> bytes:
+    return content + content
+
+
 def _text(content: bytes) -> bytes:
     return b"train a network\n" * 64
 
@@ -151,6 +155,7 @@ def _text(content: bytes) -> bytes:
         (_cut_in_a_file, "cannot be read: unexpected end of data"),
         (_cut_between_files, "is cut off or damaged at byte"),
         (_overwritten, "is cut off or damaged at byte"),
+        (_joined, r"has more after its end at byte [\d,]+: .* `tar -A` joins them"),
     ],
 )
 def test_odd_archives(tmp_path: Path, change: Callable[[bytes], bytes], message: str) -> None:
