@@ -17,7 +17,7 @@ from hpc_amp.data import tars
 from hpc_amp.data.decode import decode_all
 from hpc_amp.data.errors import DataError
 from hpc_amp.data.images import Images, ImageSet
-from hpc_amp.data.names import folders_in, images_in
+from hpc_amp.data.names import folders_in, images_in, readable
 from hpc_amp.data.pictures import Location, upright_size
 from hpc_amp.data.together import from_main, together
 from hpc_amp.distributed.collect import gather
@@ -64,13 +64,14 @@ class ResizePlan:
 
 def missing(root: Path) -> str | None:
     """What is missing below `root`, as a message, or None. A file is taken for an archive, in which
-    `scan` looks."""
-    if root.is_file():
-        return None
-    if not (root / "train").is_dir():
-        return f"no image folder in {root}: {_EXPECTED}"
-    if _test_folder(root) is None:
-        return f"no test images in {root}: expected test/<class>/* (or val)"
+    `scan` looks. Raises DataError where that cannot be seen."""
+    with readable(root):
+        if root.is_file():
+            return None
+        if not (root / "train").is_dir():
+            return f"no image folder in {root}: {_EXPECTED}"
+        if _test_folder(root) is None:
+            return f"no test images in {root}: expected test/<class>/* (or val)"
     return None
 
 

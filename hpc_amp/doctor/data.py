@@ -8,6 +8,8 @@ from pathlib import Path
 from hpc_amp.config.checks import find_data
 from hpc_amp.config.schema import Data
 from hpc_amp.containers.storage import IN_MEMORY, file_system
+from hpc_amp.data.errors import DataError
+from hpc_amp.data.names import readable
 from hpc_amp.data.tars import problem_of
 from hpc_amp.doctor.job import CheckedRequest, own_place
 from hpc_amp.finding import Finding, Findings
@@ -41,8 +43,12 @@ def check_data(request: CheckedRequest) -> Findings:
     if data.name == "synthetic":
         yield Finding("data", "good", "synthetic images need no files")
         return
-    archive = data.name == "imagefolder" and root.is_file()
-    obstacle = problem_of(root) if archive else _obstacle(root)
+    try:
+        with readable(root):
+            archive = data.name == "imagefolder" and root.is_file()
+            obstacle = problem_of(root) if archive else _obstacle(root)
+    except DataError as error:
+        archive, obstacle = False, str(error)
     if obstacle is not None:
         yield _wrong(request, obstacle, "check train.data.root and its permissions (ls -ld)")
         return

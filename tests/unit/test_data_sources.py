@@ -144,6 +144,21 @@ def test_missing_data_is_one_line_with_the_way_out(tmp_path: Path, name: str) ->
     assert not (tmp_path / "nowhere").exists()
 
 
+@pytest.mark.parametrize("name", ["imagefolder", "cifar10"])
+def test_a_folder_that_cannot_be_seen_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It is not replaced either. The superuser of a test may enter every folder."""
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    config = schema.Data(name=name, root=str(tmp_path), if_missing="synthetic")
+    with pytest.raises(DataError, match=f"{tmp_path}.* cannot be read: Permission denied"):
+        prepare(schema.Train(data=config), World(), CPU)
+
+
 def test_synthetic_images_stand_in_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     sizes = schema.Synthetic(train=16, test=8)
     with caplog.at_level(logging.WARNING):
