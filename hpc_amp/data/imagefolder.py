@@ -3,6 +3,7 @@ or in a tar file."""
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
@@ -23,6 +24,8 @@ from hpc_amp.data.together import from_main, together
 from hpc_amp.distributed.collect import gather
 from hpc_amp.distributed.world import World
 from hpc_amp.models.build import SMALL_IMAGE
+
+log = logging.getLogger(__name__)
 
 PROBED = 256
 """How many images, spread over the set, are opened to find out whether all have one small size."""
@@ -203,7 +206,8 @@ def decode_once_per_node(folder: Folder, plan: ResizePlan, world: World) -> Imag
 
     The first rank of each node decodes the images and writes them to a file on the node, which all
     ranks of the node map into memory, so the pixels are in its memory once. The file is deleted
-    when all ranks have opened it; nothing is left behind, however the job ends.
+    when all ranks have opened it; nothing is left behind, however the job ends. If a rank does not
+    see the file, as in a container of its own, each rank decodes all images.
     """
     if world.local_size == 1:
         return together(world, lambda: decode(folder, plan))
@@ -211,10 +215,18 @@ def decode_once_per_node(folder: Folder, plan: ResizePlan, world: World) -> Imag
     leader = world.rank - world.local_rank
     shared = gather(world, path)[leader] or ""
     try:
-        return together(world, lambda: _map(shared))
+        if all(gather(world, os.path.exists(shared))):
+            return together(world, lambda: _map(shared))
     finally:
         if path is not None:
             os.unlink(path)
+    if world.is_main:
+        log.warning(
+            "the ranks of a node do not share %s, so each of them keeps all images in its memory: "
+            "bind a folder of the node into their containers, and set TMPDIR to it",
+            tempfile.gettempdir(),
+        )
+    return together(world, lambda: decode(folder, plan))
 
 
 def _write(folder: Folder, plan: ResizePlan) -> str:
