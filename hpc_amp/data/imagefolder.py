@@ -18,7 +18,7 @@ from hpc_amp.data import tars
 from hpc_amp.data.decode import decode_all
 from hpc_amp.data.errors import DataError
 from hpc_amp.data.images import Images, ImageSet
-from hpc_amp.data.names import folders_in, images_in, readable
+from hpc_amp.data.names import folders_in, images_in, readable, test_folder
 from hpc_amp.data.pictures import Location, upright_size
 from hpc_amp.data.together import from_main, together
 from hpc_amp.distributed.collect import gather
@@ -73,7 +73,7 @@ def missing(root: Path) -> str | None:
             return None
         if not (root / "train").is_dir():
             return f"no image folder in {root}: {_EXPECTED}"
-        if _test_folder(root) is None:
+        if test_folder(root) is None:
             return f"no test images in {root}: expected test/<class>/* (or val)"
     return None
 
@@ -83,7 +83,7 @@ def scan(root: Path) -> Folder:
     training and test images differ."""
     if root.is_file():
         return _scan_archive(root)
-    test = _test_folder(root) or root / "test"
+    test = test_folder(root) or root / "test"
     train, held_out = _classes(root / "train"), _classes(test)
     _check_equal(train, held_out, root, test.name)
     return Folder(
@@ -257,7 +257,3 @@ def _map(path: str) -> ImageSet:
     content = torch.load(path, mmap=True, weights_only=True)
     train, test = map(Images, content["pixels"], content["labels"])
     return ImageSet(content["name"], content["classes"], train, test)
-
-
-def _test_folder(root: Path) -> Path | None:
-    return next((root / name for name in ("test", "val") if (root / name).is_dir()), None)

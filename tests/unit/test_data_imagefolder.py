@@ -103,6 +103,14 @@ def test_folders_that_do_not_match(tmp_path: Path) -> None:
         load(root)
 
 
+def test_test_images_without_classes_are_no_test_images(tmp_path: Path) -> None:
+    """As those of ImageNet."""
+    root = write_images(tmp_path, "val")
+    (root / "test").mkdir()
+    Image.new("RGB", (9, 9)).save(root / "test" / "1.png")
+    assert len(scan(root).test.images) == 6
+
+
 def test_a_folder_without_test_images(tmp_path: Path) -> None:
     write_images(tmp_path)
     (tmp_path / "test").rename(tmp_path / "other")
