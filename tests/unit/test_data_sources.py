@@ -82,6 +82,15 @@ def test_damaged_idx_files_are_told(tmp_path: Path, damage) -> None:
         load(tmp_path / "data", "fashion_mnist", if_missing="synthetic")
 
 
+def test_a_damaged_compressed_file_is_told(tmp_path: Path) -> None:
+    write_fashion(tmp_path / "data", compress=True)
+    file = tmp_path / "data" / "train-images-idx3-ubyte.gz"
+    start = file.read_bytes()[:10]  # without a name, the first block is next
+    file.write_bytes(start + b"\xff" * 99)
+    with pytest.raises(DataError, match=r"Fashion-MNIST files in .* are damaged"):
+        load(tmp_path / "data", "fashion_mnist")
+
+
 def test_a_missing_label_file_is_told(tmp_path: Path) -> None:
     write_fashion(tmp_path / "data", compress=True)
     (tmp_path / "data" / "t10k-labels-idx1-ubyte.gz").unlink()
