@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import posixpath
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -109,11 +110,13 @@ def _classes(folder: Path) -> dict[str, list[str]]:
 
 
 def _scan_archive(archive: Path) -> Folder:
-    """The content of an archive, as that of the folder that was packed. All may be in one folder in
-    it, whatever its name."""
+    """The content of an archive, as that of the folder that was packed, wherever it is in it."""
     images = tars.images_in(archive)
-    tops = {name.partition("/")[0] for name in images.names}
-    above = 0 if "train" in tops or len(tops) > 1 else 1
+    if not images:
+        raise DataError(f"no images in {archive}: {_EXPECTED}")
+    # All names are between these two, so they begin with the same folders.
+    common = posixpath.commonpath([images.names[0], images.names[-1]])
+    above = len(common.split("/")) if common else 0
     found: dict[str, dict[str, list[int]]] = {}
     for number, name in enumerate(images.names):
         folders = name.split("/")[above:-1]

@@ -111,10 +111,10 @@ def test_links_lead_to_files_in_the_archive(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("before", ["/", "BZ/"])
+@pytest.mark.parametrize("before", ["/", "BZ/", "/data/sets/pets/", "train/"])
 def test_any_name_of_the_folder(tmp_path: Path, before: str) -> None:
-    """Also if all names begin at the root, and if the first one looks like the start of another
-    format."""
+    """Also if all names begin at the root, if they have several folders in common, and if the first
+    one looks like the start of another format."""
     names = [f"{before}{split}/a/1.png" for split in ("train", "test")]
     archive = write(
         tmp_path / "a.tar",
@@ -168,6 +168,7 @@ def test_odd_archives(tmp_path: Path, change: Callable[[bytes], bytes], message:
 @pytest.mark.parametrize(
     ("members", "message"),
     [
+        ([("train/a/1.txt", b"")], r"no images in .*: expected train/<class>/\*"),
         ([("a/1.png", b"")], r"no image folder in .*: expected train/<class>/\*"),
         ([("train/1.png", b""), ("test/1.png", b"")], "no image folder in"),
         ([("train/a/1.png", b""), ("test/b/1.png", b"")], "test differ: a, b exist in only one"),
