@@ -3,7 +3,9 @@ or in a tar file."""
 
 from __future__ import annotations
 
+import logging
 import os
+import posixpath
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +19,14 @@ from hpc_amp.data import tars
 from hpc_amp.data.decode import decode_all
 from hpc_amp.data.errors import DataError
 from hpc_amp.data.images import Images, ImageSet
-from hpc_amp.data.names import folders_in, images_in
+from hpc_amp.data.names import folders_in, images_in, readable, test_folder
 from hpc_amp.data.pictures import Location, upright_size
 from hpc_amp.data.together import from_main, together
 from hpc_amp.distributed.collect import gather
 from hpc_amp.distributed.world import World
 from hpc_amp.models.build import SMALL_IMAGE
+
+log = logging.getLogger(__name__)
 
 PROBED = 256
 """How many images, spread over the set, are opened to find out whether all have one small size."""
@@ -64,13 +68,14 @@ class ResizePlan:
 
 def missing(root: Path) -> str | None:
     """What is missing below `root`, as a message, or None. A file is taken for an archive, in which
-    `scan` looks."""
-    if root.is_file():
-        return None
-    if not (root / "train").is_dir():
-        return f"no image folder in {root}: {_EXPECTED}"
-    if _test_folder(root) is None:
-        return f"no test images in {root}: expected test/<class>/* (or val)"
+    `scan` looks. Raises DataError where that cannot be seen."""
+    with readable(root):
+        if root.is_file():
+            return None
+        if not (root / "train").is_dir():
+            return f"no image folder in {root}: {_EXPECTED}"
+        if test_folder(root) is None:
+            return f"no test images in {root}: expected test/<class>/* (or val)"
     return None
 
 
@@ -79,7 +84,7 @@ def scan(root: Path) -> Folder:
     training and test images differ."""
     if root.is_file():
         return _scan_archive(root)
-    test = _test_folder(root) or root / "test"
+    test = test_folder(root) or root / "test"
     train, held_out = _classes(root / "train"), _classes(test)
     _check_equal(train, held_out, root, test.name)
     return Folder(
@@ -105,11 +110,13 @@ def _classes(folder: Path) -> dict[str, list[str]]:
 
 
 def _scan_archive(archive: Path) -> Folder:
-    """The content of an archive, as that of the folder that was packed. All may be in one folder in
-    it, whatever its name."""
+    """The content of an archive, as that of the folder that was packed, wherever it is in it."""
     images = tars.images_in(archive)
-    tops = {name.partition("/")[0] for name in images.names}
-    above = 0 if "train" in tops or len(tops) > 1 else 1
+    if not images:
+        raise DataError(f"no images in {archive}: {_EXPECTED}")
+    # All names are between these two, so they begin with the same folders.
+    common = posixpath.commonpath([images.names[0], images.names[-1]])
+    above = len(common.split("/")) if common else 0
     found: dict[str, dict[str, list[int]]] = {}
     for number, name in enumerate(images.names):
         folders = name.split("/")[above:-1]
@@ -202,7 +209,8 @@ def decode_once_per_node(folder: Folder, plan: ResizePlan, world: World) -> Imag
 
     The first rank of each node decodes the images and writes them to a file on the node, which all
     ranks of the node map into memory, so the pixels are in its memory once. The file is deleted
-    when all ranks have opened it; nothing is left behind, however the job ends.
+    when all ranks have opened it; nothing is left behind, however the job ends. If a rank does not
+    see the file, as in a container of its own, each rank decodes all images.
     """
     if world.local_size == 1:
         return together(world, lambda: decode(folder, plan))
@@ -210,10 +218,18 @@ def decode_once_per_node(folder: Folder, plan: ResizePlan, world: World) -> Imag
     leader = world.rank - world.local_rank
     shared = gather(world, path)[leader] or ""
     try:
-        return together(world, lambda: _map(shared))
+        if all(gather(world, os.path.exists(shared))):
+            return together(world, lambda: _map(shared))
     finally:
         if path is not None:
             os.unlink(path)
+    if world.is_main:
+        log.warning(
+            "the ranks of a node do not share %s, so each of them keeps all images in its memory: "
+            "bind a folder of the node into their containers, and set TMPDIR to it",
+            tempfile.gettempdir(),
+        )
+    return together(world, lambda: decode(folder, plan))
 
 
 def _write(folder: Folder, plan: ResizePlan) -> str:
@@ -244,7 +260,3 @@ def _map(path: str) -> ImageSet:
     content = torch.load(path, mmap=True, weights_only=True)
     train, test = map(Images, content["pixels"], content["labels"])
     return ImageSet(content["name"], content["classes"], train, test)
-
-
-def _test_folder(root: Path) -> Path | None:
-    return next((root / name for name in ("test", "val") if (root / name).is_dir()), None)

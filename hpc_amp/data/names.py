@@ -53,6 +53,14 @@ def folders_in(folder: Path) -> list[str]:
         return sorted(entry.name for entry in _entries(folder) if entry.is_dir())
 
 
+def test_folder(root: Path) -> Path | None:
+    """The folder of the test images in classes, `test` or `val`, or None. The `test` of many public
+    sets has no classes, because they are secret: then it is `val`, if there is one. Raises
+    DataError."""
+    found = [root / name for name in ("test", "val") if (root / name).is_dir()]
+    return next(filter(folders_in, found), next(iter(found), None))
+
+
 def suffix_of(name: str) -> str:
     """What a name ends with after its last point, and the point, in small letters."""
     return os.path.splitext(name)[1].lower()

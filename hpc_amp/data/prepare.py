@@ -16,6 +16,7 @@ from hpc_amp.data.decoders import Decoder, PillowDecoder
 from hpc_amp.data.errors import DataError
 from hpc_amp.data.images import ImageSet, Normalization
 from hpc_amp.data.memory import Batch, MemoryTraining, memory_evaluation
+from hpc_amp.data.names import readable
 from hpc_amp.data.readers import Readers, reader_count
 from hpc_amp.data.sources import PUBLIC_SETS
 from hpc_amp.data.streaming import StreamedTraining, streamed_evaluation
@@ -81,13 +82,15 @@ def _root(data: schema.Data) -> Path:
 
 
 def _missing(data: schema.Data) -> str | None:
-    """Why the data is missing, as a message, or None. Tries to download it."""
+    """Why the data is missing, as a message, or None. Tries to download it. Raises DataError where
+    it cannot be seen whether there is any."""
     root = _root(data)
     if data.name == "imagefolder":
         return imagefolder.missing(root)
     source = PUBLIC_SETS[data.name]
-    if source.find(root) is not None:
-        return None
+    with readable(root):
+        if source.find(root) is not None:
+            return None
     absent = f"{source.name} is not in {root} (expected the folder {source.folder})"
     if not data.download:
         return f"{absent}, and data.download is off"

@@ -8,6 +8,7 @@ import io
 import os
 import socket
 import tempfile
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,8 +39,8 @@ class PublicSet(ABC):
 
     @abstractmethod
     def read(self, folder: Path) -> ImageSet:
-        """Read the set from the files in `folder`. May raise OSError, EOFError, RuntimeError or
-        ValueError if they are damaged."""
+        """Read the set from the files in `folder`. May raise OSError, EOFError, RuntimeError,
+        ValueError or zlib.error if they are damaged."""
 
     def download(self, root: Path) -> None:
         """Download the files to `root`. Raises whatever the network and torchvision raise.
@@ -67,7 +68,7 @@ class PublicSet(ABC):
             raise DataError(f"the {self.name} files in {root} are not visible from every node")
         try:
             return self.read(folder)
-        except (OSError, EOFError, RuntimeError, ValueError) as error:
+        except (OSError, EOFError, RuntimeError, ValueError, zlib.error) as error:
             raise DataError(
                 f"the {self.name} files in {folder} are damaged ({error}): "
                 "delete the folder and download them again"
@@ -119,7 +120,8 @@ class FashionMnist(PublicSet):
         return None
 
     def read(self, folder: Path) -> ImageSet:
-        """Read the set. Raises ValueError or OSError if a file is missing or damaged."""
+        """Read the set. Raises ValueError, OSError or zlib.error if a file is missing or
+        damaged."""
 
         def split(prefix: str) -> Images:
             pixels = _read_idx(folder / f"{prefix}-images-idx3-ubyte", dimensions=3)
@@ -149,7 +151,7 @@ def _read_idx(path: Path, dimensions: int) -> Tensor:
     """Read a uint8 array from the idx file `path` or `path`.gz.
 
     The format is: two zeros, the type (8: unsigned bytes), the number of dimensions, their sizes as
-    big-endian 32-bit numbers, the bytes. Raises ValueError or OSError.
+    big-endian 32-bit numbers, the bytes. Raises ValueError, OSError or zlib.error.
     """
     if path.exists():
         content = path.read_bytes()

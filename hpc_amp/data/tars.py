@@ -107,17 +107,17 @@ def problem_of(archive: Path) -> str | None:
     try:
         with archive.open("rb") as file:
             start = file.read(_BLOCK)
-            if start[:2] in _COMPRESSED:
-                how = _COMPRESSED[start[:2]]
-                return (
-                    f"{archive} is compressed ({how}): unpack it to a tar file, since no part of a "
-                    "compressed file can be read alone"
-                )
-            tarfile.TarInfo.frombuf(start, tarfile.ENCODING, "surrogateescape")
+        tarfile.TarInfo.frombuf(start, tarfile.ENCODING, "surrogateescape")
     except OSError as error:
         return f"{archive} cannot be read: {error.strerror}"
     except tarfile.HeaderError:
-        return f"{archive} is not a tar file"
+        how = _COMPRESSED.get(start[:2])
+        if how is None:
+            return f"{archive} is not a tar file"
+        return (
+            f"{archive} is compressed ({how}): unpack it to a tar file, since no part of a "
+            "compressed file can be read alone"
+        )
     return None
 
 
@@ -132,7 +132,7 @@ def _find_images(archive: Path) -> Members:
     with archive.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
         while (member := tar.next()) is not None:
             tar.members.clear()  # type: ignore[attr-defined]  # or it would keep a kB of each
-            name = posixpath.normpath(member.name)
+            name = _place(member.name)
             if member.issparse():
                 raise DataError(f"{archive}/{name} is stored as a sparse file: use tar without -S")
             places.pop(name, None)  # the last file of a name counts
@@ -140,28 +140,41 @@ def _find_images(archive: Path) -> Members:
             if member.isreg():
                 places[name] = (member.offset_data, member.size)
             elif member.islnk():
-                links[name] = posixpath.normpath(member.linkname)
+                links[name] = _place(member.linkname)
             elif member.issym():
                 above = posixpath.dirname(name)
                 links[name] = posixpath.normpath(posixpath.join(above, member.linkname))
         file.seek(tar.offset)  # tarfile takes what it cannot read for the end
         if file.read(_BLOCK) != bytes(_BLOCK):
             raise DataError(f"{archive} is cut off or damaged at byte {tar.offset:,}")
-    names = sorted(name for name in (*places, *links) if _is_image(name))
-    begins, sizes = array("q"), array("q")
-    for name in names:
+        while rest := file.read(1 << 20):
+            if rest.strip(b"\0"):
+                raise DataError(
+                    f"{archive} has more after its end at byte {tar.offset:,}: it is damaged, or "
+                    "archives were joined with `cat`, and `tar -A` joins them"
+                )
+    names, begins, sizes = [], array("q"), array("q")
+    for name in sorted((*places, *links)):
+        if any(map(is_hidden, name.split("/"))):
+            continue
         goal, followed = name, 0
         while goal in links and followed < _LINKS:
             goal, followed = links[goal], followed + 1
-        if goal not in places:
-            raise DataError(f"{archive}/{name} is a link to {goal}, which is not in the archive")
-        begins.append(places[goal][0])
-        sizes.append(places[goal][1])
+        if goal not in places:  # it may have been a folder of images
+            raise DataError(
+                f"{archive}/{name} is a link to {goal}, which is no file in the archive: pack the "
+                "folder with `tar -h`, which follows links"
+            )
+        if suffix_of(name) in SUFFIXES:
+            names.append(name)
+            begins.append(places[goal][0])
+            sizes.append(places[goal][1])
     return Members(str(archive), names, begins, sizes)
 
 
-def _is_image(name: str) -> bool:
-    return suffix_of(name) in SUFFIXES and not any(map(is_hidden, name.split("/")))
+def _place(name: str) -> str:
+    """Where tar would unpack a member: below the folder, also where its name begins with a /."""
+    return posixpath.normpath(name).lstrip("/")
 
 
 def _read_list(path: Path, archive: Path, state: dict[str, int]) -> Members | None:

@@ -8,6 +8,8 @@ from pathlib import Path
 from hpc_amp.config.checks import find_data
 from hpc_amp.config.schema import Data
 from hpc_amp.containers.storage import IN_MEMORY, file_system
+from hpc_amp.data.errors import DataError
+from hpc_amp.data.names import folders_in, readable, test_folder
 from hpc_amp.data.tars import problem_of
 from hpc_amp.doctor.job import CheckedRequest, own_place
 from hpc_amp.finding import Finding, Findings
@@ -41,8 +43,12 @@ def check_data(request: CheckedRequest) -> Findings:
     if data.name == "synthetic":
         yield Finding("data", "good", "synthetic images need no files")
         return
-    archive = data.name == "imagefolder" and root.is_file()
-    obstacle = problem_of(root) if archive else _obstacle(root)
+    try:
+        with readable(root):
+            archive = data.name == "imagefolder" and root.is_file()
+            obstacle = problem_of(root) if archive else _obstacle(root)
+    except DataError as error:
+        archive, obstacle = False, str(error)
     if obstacle is not None:
         yield _wrong(request, obstacle, "check train.data.root and its permissions (ls -ld)")
         return
@@ -79,16 +85,18 @@ def _missing(data: Data, root: Path) -> str | None:
         if root.name == names[0] or any(any(root.glob(name)) for name in names):
             return None
         return f"{data.name} is not in {root}: {names[0].removesuffix('*')} is missing"
-    tests = [name for name in ("test", "val") if (root / name).is_dir()]
-    if not (root / "train").is_dir() or not tests:
-        return (
-            f"{root} is not an image folder: expected train/<class>/* and test/<class>/* (or val)"
-        )
-    for folder in (root / "train", root / tests[0]):
-        if not os.access(folder, os.R_OK | os.X_OK):
-            return f"you have no permission to read {folder}"
-        if not any(entry.is_dir() for entry in folder.iterdir()):
-            return f"{folder} contains no folder of a class"
+    try:
+        test = test_folder(root)
+        if not (root / "train").is_dir() or test is None:
+            return (
+                f"{root} is not an image folder: expected train/<class>/* and test/<class>/* "
+                "(or val)"
+            )
+        for folder in (root / "train", test):
+            if not folders_in(folder):
+                return f"{folder} contains no folder of a class"
+    except DataError as error:
+        return str(error)
     return None
 
 

@@ -62,6 +62,8 @@ class SetDistances:
         self._add(name, images, made=True)
 
     def _add(self, name: str, images: Tensor, *, made: bool) -> None:
+        if not len(images):
+            return
         self._moments[2 * self.names.index(name) + made] += moments(self._features(images))
         if self._trained is not None:
             self._trained.add(name, images, made=made)

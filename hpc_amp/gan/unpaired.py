@@ -149,32 +149,33 @@ class UnpairedGan(ConditionalGan):
         yield from self.prepared.evaluation()
 
     def evaluate(self, batch: UnpairedBatch, networks: Networks) -> dict[str, Tensor]:
-        """The number of `images` of each domain, and sums of what `measure` says."""
-        sums = {"images": torch.tensor(len(batch))}
+        """The numbers of translations, such as `images_b`, and sums of what `measure` says of
+        them. Each image counts once."""
+        sums = {}
+        assert batch.first is not None
+        first = dict(zip("ab", batch.first.unbind(1), strict=True))
         for direction in DIRECTIONS:
             _, real, truth = sides(batch, direction)
-            made = self._translated(batch, direction, networks)
-            sums |= self.measure(direction[-1], real, made.float(), truth)
+            source, domain = direction[0], direction[-1]
+            made = self._translated(batch, direction, networks).float()
+            self.distances.add_real(domain, real[first[domain]])
+            self.distances.add_made(domain, made[first[source]].flatten(0, 1))
+            sums[f"images_{domain}"] = first[source].sum()
+            for name, values in self.measure(made, truth).items():
+                sums[f"{name}_{domain}"] = values[first[source]].sum()
         return sums
 
-    def measure(
-        self, domain: str, real: Tensor, made: Tensor, truth: Tensor | None
-    ) -> dict[str, Tensor]:
-        """Sums over a batch of translations to `domain`, [B, K, 3, H, W], with real images of it,
-        [B, 3, H, W], and, of a synthetic set, the correct translations [B, S, 3, H, W]."""
-        self.distances.add_real(domain, real)
-        self.distances.add_made(domain, made.flatten(0, 1))
-        if truth is None:
-            return {}
-        nearest = errors(made, truth).min(2).values
-        return {f"truth_l1_{domain}": nearest.mean(1).sum()}
+    def measure(self, made: Tensor, truth: Tensor | None) -> dict[str, Tensor]:
+        """Numbers for each of the translations `made`, [B, K, 3, H, W], by name: [B] each. `truth`
+        are the correct translations of a synthetic set, [B, S, 3, H, W]."""
+        return {} if truth is None else {"truth_l1": errors(made, truth).min(2).values.mean(1)}
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         """The distances of translations to the images of their domain, such as `frechet_random_a`
         and `frechet_random_b`, and their means, such as `frechet_random`; on a synthetic set the
         mean errors `truth_l1_a` and `truth_l1_b`. A collective call."""
-        images = sums.pop("images")
-        means = {name: total / images for name, total in sums.items()}
+        images = {domain: sums.pop(f"images_{domain}") for domain in "ab"}
+        means = {name: total / images[name[-1]] for name, total in sums.items()}
         return {**self.distances.distances(), **means}
 
     def protocol(self) -> dict[str, Any]:

@@ -114,8 +114,12 @@ def check_data(node: Node) -> Findings:
         return  # a task with its own data does not use this section
     data, root = train["data"], node.at(train["data"]["root"])
     why = "every rank reads its images from it"
-    if root.exists():  # a folder, or a tar file of one
-        if os.access(root, os.R_OK | os.X_OK if root.is_dir() else os.R_OK):
+    try:  # a folder, or a tar file of one
+        exists, right = root.exists(), os.R_OK | os.X_OK if root.is_dir() else os.R_OK
+    except PermissionError:  # to look into a folder above it
+        exists, right = True, os.R_OK
+    if exists:
+        if os.access(root, right):
             yield Finding("data", "good", f"{data['root']} can be read")
         else:
             what = f"you have no permission to read {data['root']}"

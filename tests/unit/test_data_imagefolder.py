@@ -103,6 +103,14 @@ def test_folders_that_do_not_match(tmp_path: Path) -> None:
         load(root)
 
 
+def test_test_images_without_classes_are_no_test_images(tmp_path: Path) -> None:
+    """As those of ImageNet."""
+    root = write_images(tmp_path, "val")
+    (root / "test").mkdir()
+    Image.new("RGB", (9, 9)).save(root / "test" / "1.png")
+    assert len(scan(root).test.images) == 6
+
+
 def test_a_folder_without_test_images(tmp_path: Path) -> None:
     write_images(tmp_path)
     (tmp_path / "test").rename(tmp_path / "other")
@@ -170,8 +178,13 @@ def run(data):
     return prepare(schema.Train(batch_size=4, data=data), world, torch.device("cpu"))
 if rank:
     imagefolder.images_in = imagefolder.folders_in = None  # rank 0 looks for all
-found = run(data)
-print(found.training.images.pixels.sum().item(), found.training.images.labels.tolist())
+exists = os.path.exists
+def hidden(path):  # in another container than rank 0
+    return rank == 0 and exists(path)
+for os.path.exists in (exists, hidden):
+    found = run(data)
+    print(found.training.images.pixels.sum().item(), found.training.images.labels.tolist())
+os.path.exists = exists
 streamed = schema.Data(name="imagefolder", root=root, in_memory=False, image_size=32, workers=0)
 batches = run(streamed).training.epoch(0)
 labels = torch.cat([labels for step in batches for _, labels in step]).tolist()
@@ -215,13 +228,15 @@ def test_two_ranks_decode_once_and_fail_together(warm: Warm, tmp_path: Path) -> 
     assert [rank.returncode for rank in ended] == [0, 0], said
     (first, warning), (second, quiet) = said
     assert first == second
-    lines = first.splitlines()
-    assert lines[0].endswith(f"{[0] * 8 + [1] * 8}")
-    assert lines[1] == f"{[0] * 8 + [1] * 8}", "read again in each epoch"
-    assert lines[2].startswith("DataError the image")
-    assert lines[3].startswith("DataError CIFAR-10 is not in")
-    assert lines[4].startswith("DataError train.data.decoder=dali: absent on rank 1; ")
-    assert lines[5] == f"DataError the image folder {root}-1 is not visible from every node"
-    assert lines[6] == "SYNTHETIC []"  # no decoded file is left on the node
+    decoded, alone, *lines = first.splitlines()
+    assert decoded == alone, "also where ranks do not see each other's files"
+    assert alone.endswith(f"{[0] * 8 + [1] * 8}")
+    assert lines[0] == f"{[0] * 8 + [1] * 8}", "read again in each epoch"
+    assert lines[1].startswith("DataError the image")
+    assert lines[2].startswith("DataError CIFAR-10 is not in")
+    assert lines[3].startswith("DataError train.data.decoder=dali: absent on rank 1; ")
+    assert lines[4] == f"DataError the image folder {root}-1 is not visible from every node"
+    assert lines[5] == "SYNTHETIC []"  # no decoded file is left on the node
     assert "SYNTHETIC images stand in" in warning
+    assert warning.count("each of them keeps all images in its memory") == 1
     assert "SYNTHETIC" not in quiet

@@ -82,6 +82,15 @@ def test_damaged_idx_files_are_told(tmp_path: Path, damage) -> None:
         load(tmp_path / "data", "fashion_mnist", if_missing="synthetic")
 
 
+def test_a_damaged_compressed_file_is_told(tmp_path: Path) -> None:
+    write_fashion(tmp_path / "data", compress=True)
+    file = tmp_path / "data" / "train-images-idx3-ubyte.gz"
+    start = file.read_bytes()[:10]  # without a name, the first block is next
+    file.write_bytes(start + b"\xff" * 99)
+    with pytest.raises(DataError, match=r"Fashion-MNIST files in .* are damaged"):
+        load(tmp_path / "data", "fashion_mnist")
+
+
 def test_a_missing_label_file_is_told(tmp_path: Path) -> None:
     write_fashion(tmp_path / "data", compress=True)
     (tmp_path / "data" / "t10k-labels-idx1-ubyte.gz").unlink()
@@ -142,6 +151,21 @@ def test_missing_data_is_one_line_with_the_way_out(tmp_path: Path, name: str) ->
     assert "expected" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("name", ["imagefolder", "cifar10"])
+def test_a_folder_that_cannot_be_seen_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It is not replaced either. The superuser of a test may enter every folder."""
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    config = schema.Data(name=name, root=str(tmp_path), if_missing="synthetic")
+    with pytest.raises(DataError, match=f"{tmp_path}.* cannot be read: Permission denied"):
+        prepare(schema.Train(data=config), World(), CPU)
 
 
 def test_synthetic_images_stand_in_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

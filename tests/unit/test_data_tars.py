@@ -111,6 +111,20 @@ def test_links_lead_to_files_in_the_archive(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("before", ["/", "BZ/", "/data/sets/pets/", "train/"])
+def test_any_name_of_the_folder(tmp_path: Path, before: str) -> None:
+    """Also if all names begin at the root, if they have several folders in common, and if the first
+    one looks like the start of another format."""
+    names = [f"{before}{split}/a/1.png" for split in ("train", "test")]
+    archive = write(
+        tmp_path / "a.tar",
+        *((name, name.encode()) for name in names),
+        link(f"{before}train/a/2.png", names[0], tarfile.LNKTYPE),
+        link(".hidden", "nowhere", tarfile.SYMTYPE),
+    )
+    assert [image.content().decode() for image in scan(archive).train.images] == [names[0]] * 2
+
+
 def _cut_in_a_file(content: bytes) -> bytes:
     return content[: content.index(b"IEND") - 9]
 
@@ -122,6 +136,10 @@ def _cut_between_files(content: bytes) -> bytes:
 def _overwritten(content: bytes) -> bytes:
     at = content.rindex(b"ustar") - 257
     return content[:at] + b"x" * 512 + content[at + 512 :]
+
+
+def _joined(content: bytes) -> bytes:
+    return content + content
 
 
 def _text(content: bytes) -> bytes:
@@ -137,6 +155,7 @@ def _text(content: bytes) -> bytes:
         (_cut_in_a_file, "cannot be read: unexpected end of data"),
         (_cut_between_files, "is cut off or damaged at byte"),
         (_overwritten, "is cut off or damaged at byte"),
+        (_joined, r"has more after its end at byte [\d,]+: .* `tar -A` joins them"),
     ],
 )
 def test_odd_archives(tmp_path: Path, change: Callable[[bytes], bytes], message: str) -> None:
@@ -149,11 +168,16 @@ def test_odd_archives(tmp_path: Path, change: Callable[[bytes], bytes], message:
 @pytest.mark.parametrize(
     ("members", "message"),
     [
+        ([("train/a/1.txt", b"")], r"no images in .*: expected train/<class>/\*"),
         ([("a/1.png", b"")], r"no image folder in .*: expected train/<class>/\*"),
         ([("train/1.png", b""), ("test/1.png", b"")], "no image folder in"),
         ([("train/a/1.png", b""), ("test/b/1.png", b"")], "test differ: a, b exist in only one"),
         ([link("train/a/1.png", "2.png", tarfile.SYMTYPE)], r"1\.png is a link to train/a/2\.png"),
         ([link("train/a/1.png", "1.png", tarfile.SYMTYPE)], r"1\.png is a link to train/a/1\.png"),
+        (
+            [("train/a/1.png", b""), ("test/a/1.png", b""), link("train/b", "a", tarfile.SYMTYPE)],
+            "train/b is a link to train/a, which is no file in the archive: .* `tar -h`",
+        ),
         (
             [("train/a/1.png", b"x"), ("test/a/1.png", b"x")],
             r"a\.tar/train/a/1\.png cannot be read",

@@ -462,6 +462,19 @@ def test_data_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (found.severity, found.what) == ("error", f"you have no permission to read {tmp_path}")
 
 
+def test_data_that_cannot_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As below a folder that one may not enter. The superuser of a test may enter every one."""
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    config = {"run": None, "train": {"data": {"name": "imagefolder", "root": str(tmp_path)}}}
+    found = one(data.check_data(request(tmp_path, config, {"scheduler": "local"})), "data")
+    assert found.severity == "error"
+    assert found.what == f"{tmp_path} cannot be read: Permission denied"
+
+
 def test_a_program_of_ones_own_has_no_data_set(tmp_path: Path) -> None:
     assert list(data.check_data(request(tmp_path, {}))) == []
 

@@ -244,6 +244,14 @@ def test_the_smaller_domain_begins_again_in_another_order(tmp_path: Path) -> Non
     data = UnpairedData(name="folder", root=str(tmp_path), image_size=[8], workers=0)
     prepared = prepare_unpaired(data, Train(batch_size=1), World(), CPU)
     assert prepared.training.samples == evaluated(prepared) == 7
+    for size in (1, 2, 3):
+        shares = [prepare_unpaired(data, Train(batch_size=6), World(rank=rank, size=size), CPU)
+                  for rank in range(size)]  # fmt: skip
+        batches = [batch for share in shares for batch in share.evaluation()]
+        for place, count in enumerate((7, 3)):
+            images = [(batch.a, batch.b)[place][batch.first[:, place]] for batch in batches]
+            red = torch.cat(images)[:, 0, 0, 0]
+            assert ((red + 1) * 12.75).round().tolist() == list(range(count)), "each one once"
 
     orders = set()
     for epoch in range(6):

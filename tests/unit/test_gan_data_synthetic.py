@@ -264,7 +264,7 @@ def test_sets_are_those_of_earlier_versions(data: Any, expected: str) -> None:
     for batch in (*training, *prepared.evaluation()):
         for field in dataclasses.fields(batch):
             value = getattr(batch, field.name)
-            if value is not None:
+            if value is not None and field.name != "first":  # which there was not yet
                 found.update(f"{field.name}{tuple(value.shape)}".encode())
                 found.update(value.contiguous().numpy().tobytes())
     assert found.hexdigest()[:16] == expected

@@ -159,6 +159,19 @@ def test_a_working_directory_that_is_not_inside(place: Place) -> None:
     assert found.severity == "error" and "the working directory /work" in found.what
 
 
+def test_data_that_cannot_be_seen(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As below a folder that one may not enter. The superuser of a test may enter every one."""
+    place.more = {"train": ClassificationConfig()}
+    node = place.node()
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    (found,) = node_checks.check_data(node)
+    assert found.severity == "error" and "you have no permission to read" in found.what
+
+
 def test_data(place: Place) -> None:
     place.more = {"train": ClassificationConfig()}
     assert "rank 0 will download" in place.found(node_checks.check_data)["data"].what

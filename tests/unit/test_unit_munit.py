@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.gan_checks import check_number_formats, check_phases, check_resume
-from support.gandata import write_coordinates
+from support.gandata import write_coordinates, write_image
 from support.unpaired import LOSSES, METRICS, NAMES, unpaired
 from torch import Tensor
 
@@ -222,7 +222,7 @@ def metrics_of(made: Engine, kind: str) -> dict[str, float]:
     for batch in made.task.evaluation_batches():
         for name, value in made.task.evaluate(batch, made.networks).items():
             sums[name] = sums.get(name, 0.0) + float(value)
-    assert sums["images"] == 10
+    assert sums["images_a"] == sums["images_b"] == 10
     return made.task.summarize(sums)
 
 
@@ -312,8 +312,33 @@ def test_files_are_translated(name: str, tmp_path: Path) -> None:
 def test_evaluation_needs_no_known_truth(tmp_path: Path) -> None:
     made = unpaired(tmp_path, "munit")
     batch = next(iter(made.task.evaluation_batches()))
-    real = UnpairedBatch(batch.a, batch.b, batch.seeds)
+    real = UnpairedBatch(batch.a, batch.b, batch.seeds, batch.first)
     with torch.no_grad():
         sums = made.task.evaluate(real, made.networks)
-    assert set(sums) == {"images", "diversity_a", "diversity_b"}
+    assert set(sums) == {"images_a", "images_b", "diversity_a", "diversity_b"}
     assert UnpairedData().size == (32, 32)
+
+
+@torch.no_grad()
+def test_each_image_of_domains_of_two_sizes_counts_once(tmp_path: Path) -> None:
+    """The smaller domain begins again. In the last batch, none of its images is new."""
+    for domain, count in (("A", 7), ("B", 3)):
+        for number in range(count):
+            for split in ("train", "test"):
+                write_image(tmp_path / f"{split}{domain}/{number}.png", (30 * number, 9, 99))
+    images = {"name": "folder", "root": str(tmp_path), "workers": 0}
+    made = unpaired(tmp_path / "run", "munit", images=images, batch_size=2)
+    diversity: dict[str, list[float]] = {"a": [], "b": []}
+    sums: dict[str, float] = {}
+    for batch in made.task.evaluation_batches():
+        for name, value in made.task.evaluate(batch, made.networks).items():
+            sums[name] = sums.get(name, 0.0) + float(value)
+        for domain, direction in (("a", "b2a"), ("b", "a2b")):
+            translations = made.task._translated(batch, direction, made.networks)
+            diversity[domain] += made.task._diversity(translations.float()).tolist()
+    real_a, made_a, real_b, made_b = made.task.distances._moments[:, 0, 0].tolist()
+    assert (real_a, real_b) == (7, 3)
+    assert (made_a, made_b) == (3 * 4, 7 * 4), "each image in four styles"
+    found = made.task.summarize(sums)
+    for domain, count in (("a", 3), ("b", 7)):
+        assert found[f"diversity_{domain}"] == pytest.approx(sum(diversity[domain][:count]) / count)

@@ -57,6 +57,9 @@ class UnpairedBatch:
     """The same of domain B."""
     seeds: Tensor
     """int64 [B] on the CPU, one number for each sample (see `normal`)."""
+    first: Tensor | None = None
+    """Evaluation batches: whether it is the first time that the image of A, and that of B, is
+    there, bool [B, 2]. The smaller domain begins again."""
     a_in_b: Tensor | None = None
     """Evaluation batches of a synthetic set: the content of `a` drawn in each style of domain B,
     float32 [B, styles, 3, H, W], without noise."""

@@ -192,6 +192,8 @@ class UnpairedSet(SampleSet[UnpairedBatch]):
         for name, images, number in zip("ab", (self.a, self.b), members, strict=True):
             view = random_view(self.data, seed, name) if training else whole_view(self.data)
             sample[name] = images.read(number, view)
+        if not training:  # where a domain began again, its number is the smaller one
+            sample["first"] = torch.tensor([number == max(members) for number in members])
         if self.truth is not None and not training:
             a_in_b, b_in_a = self.truth
             sample["a_in_b"], sample["b_in_a"] = a_in_b(members[0]), b_in_a(members[1])

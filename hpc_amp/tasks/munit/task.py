@@ -91,24 +91,22 @@ class Munit(UnpairedGan):
         codes = normal(seeds, shape, self.device, f"evaluation {direction}")
         return generator.translate_each(images, direction, codes)
 
-    def measure(
-        self, domain: str, real: Tensor, made: Tensor, truth: Tensor | None
-    ) -> dict[str, Tensor]:
+    def measure(self, made: Tensor, truth: Tensor | None) -> dict[str, Tensor]:
         """Also `diversity`: the mean distance between the features of two translations of one
         image; `lpips_diversity`, their mean LPIPS, if it is wanted; and, of a synthetic set with
         several styles, how many of them the translations of an image have (`styles`)."""
-        sums = super().measure(domain, real, made, truth)
-        sums[f"diversity_{domain}"] = self._diversity(made).sum()
+        numbers = super().measure(made, truth)
+        numbers["diversity"] = self._diversity(made)
         if self._lpips is not None:
             pairs = itertools.combinations(made.unbind(1), 2)
             distances = torch.stack([self._lpips(one, other) for one, other in pairs])
-            sums[f"lpips_diversity_{domain}"] = distances.mean(0).sum()
+            numbers["lpips_diversity"] = distances.mean(0)
         if truth is not None and truth.shape[1] > 1:
             nearest = errors(made, truth).argmin(2)
             found = F.one_hot(nearest, truth.shape[1]).amax(1)
-            sums[f"styles_{domain}"] = found.sum()
-            sums[f"true_diversity_{domain}"] = self._diversity(truth).sum()
-        return sums
+            numbers["styles"] = found.sum(1)
+            numbers["true_diversity"] = self._diversity(truth)
+        return numbers
 
     def protocol(self) -> dict[str, Any]:
         """Of FID, KID and LPIPS."""
