@@ -847,6 +847,16 @@ def test_stand_in_qstat_columns(shelf: CobaltStandIn) -> None:
     assert full.split()[:2] == ["JobID", "JobName"]
 
 
+def test_stand_in_qstat_aligns_ids_on_the_right(start: Start) -> None:
+    cobalt = start(queues={"default": {"state": "stopped"}})
+    ids = [submit(cobalt, "") for _ in range(10)]
+    assert ids[-2:] == ["9", "10"]
+    rows = cobalt.run("qstat", "--header", "JobID:State", "9", "10").stdout.splitlines()[2:]
+    assert rows == [" 9     queued  ", "10     queued  "]
+    assert cobalt.run("qstat", "-l", "9", "10").stdout.startswith("JobID:  9\n")
+    assert cobalt.run("qstat", "-l", "9").stdout.startswith("JobID: 9\n")
+
+
 def test_stand_in_qstat_dies_of_letters_that_are_not_ascii(start: Start) -> None:
     cobalt = start(queues={"default": {"state": "stopped"}})
     good = submit(cobalt, "")
