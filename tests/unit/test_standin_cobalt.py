@@ -718,6 +718,18 @@ def test_stand_in_remote_job_never_hears_of_qdel(start: Start) -> None:
     assert not is_running(pid)
 
 
+def test_stand_in_shows_a_deleted_job_for_a_while(start: Start) -> None:
+    """Its script runs on until the job is out of the queue, and a little longer."""
+    cobalt = start(run_remote=True, linger=1000)
+    job_id = submit(cobalt, STUBBORN)
+    pid = started(cobalt)
+    launcher = cobalt.jobs()[job_id]["pid"]
+    cobalt.run("qdel", job_id)
+    wait_until(lambda: not is_running(launcher), "the end of the ssh client")
+    assert field(cobalt, job_id, "State") == "killing"
+    assert is_running(pid)
+
+
 def test_stand_in_epilogue_kills_what_a_remote_job_left(start: Start) -> None:
     cobalt = start(run_remote=True, epilogue_delay=0.3)
     job_id = submit(cobalt, STUBBORN)
