@@ -60,6 +60,9 @@ if [ -n "$image" ]; then
     finding img.local "the image $image may not be read" "every node starts it by itself" \
       "give yourself permission to read it and to enter its folders: namei -l $image"
   fi
+elif [ "${1:-}" = env ] && [ -z "$(type -P "$2")" ]; then # no container: containers/none/host.sh
+  finding img.python "no Python at $2" "the ranks are started with it" \
+    "name one that every node has in container.python"
 fi
 [ -z "$findings" ] || give_up
 [ $# -gt 0 ] || exit 0 # the checks in the container are a separate step

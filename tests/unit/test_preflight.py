@@ -786,6 +786,14 @@ def test_an_image_or_a_runtime_that_this_node_lacks(tmp_path: Path) -> None:
     assert [finding["id"] for finding in report["findings"]] == ["rt.found", "img.local"]
 
 
+def test_a_python_that_this_node_lacks(tmp_path: Path) -> None:
+    said, report = outside(tmp_path, "", "--", "env", "/no/python", "src")
+    assert report is not None
+    assert [finding["id"] for finding in report["findings"]] == ["img.python"]
+    assert report["failed"].startswith("img.python: no Python at /no/python on ")
+    assert "container does not start" not in said
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_an_image_that_may_not_be_read(tmp_path: Path) -> None:
     image = tmp_path / "image.sif"

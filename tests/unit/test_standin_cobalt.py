@@ -718,6 +718,18 @@ def test_stand_in_remote_job_never_hears_of_qdel(start: Start) -> None:
     assert not is_running(pid)
 
 
+def test_stand_in_shows_a_deleted_job_for_a_while(start: Start) -> None:
+    """Its script runs on until the job is out of the queue, and a little longer."""
+    cobalt = start(run_remote=True, linger=1000)
+    job_id = submit(cobalt, STUBBORN)
+    pid = started(cobalt)
+    launcher = cobalt.jobs()[job_id]["pid"]
+    cobalt.run("qdel", job_id)
+    wait_until(lambda: not is_running(launcher), "the end of the ssh client")
+    assert field(cobalt, job_id, "State") == "killing"
+    assert is_running(pid)
+
+
 def test_stand_in_epilogue_kills_what_a_remote_job_left(start: Start) -> None:
     cobalt = start(run_remote=True, epilogue_delay=0.3)
     job_id = submit(cobalt, STUBBORN)
@@ -845,6 +857,16 @@ def test_stand_in_qstat_columns(shelf: CobaltStandIn) -> None:
     assert field(shelf, job_id, "jobid:STATE").split() == [job_id, "queued"]
     full = shelf.run("qstat", "-f", "--header", "JobID", job_id).stdout
     assert full.split()[:2] == ["JobID", "JobName"]
+
+
+def test_stand_in_qstat_aligns_ids_on_the_right(start: Start) -> None:
+    cobalt = start(queues={"default": {"state": "stopped"}})
+    ids = [submit(cobalt, "") for _ in range(10)]
+    assert ids[-2:] == ["9", "10"]
+    rows = cobalt.run("qstat", "--header", "JobID:State", "9", "10").stdout.splitlines()[2:]
+    assert rows == [" 9     queued  ", "10     queued  "]
+    assert cobalt.run("qstat", "-l", "9", "10").stdout.startswith("JobID:  9\n")
+    assert cobalt.run("qstat", "-l", "9").stdout.startswith("JobID: 9\n")
 
 
 def test_stand_in_qstat_dies_of_letters_that_are_not_ascii(start: Start) -> None:

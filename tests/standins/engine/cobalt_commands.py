@@ -327,12 +327,14 @@ def qstat() -> int:
     header = given.header or os.environ.get("QSTAT_HEADER") or os.environ.get("CQSTAT_HEADER")
     if header and not given.full:
         names = tuple(header.split(":"))
+    width_of_ids = max((len(job["id"]) for job in jobs), default=0)
     rows = []
     for job in jobs:
         fields = {
             name.lower(): str(value)
             for name, value in _fields(job, client.config["minute"]).items()
         }
+        fields["jobid"] = job["id"].rjust(width_of_ids)
         if not "".join(fields.values()).isascii():
             # It fetches everything of a job, whatever it is to show.
             _complain(
@@ -346,7 +348,7 @@ def qstat() -> int:
         return 0
     width = max(len(name) for name in names)
     for job, row in zip(jobs, rows, strict=True):
-        print(f"JobID: {job['id']}")
+        print(f"JobID: {job['id'].rjust(width_of_ids)}")
         for name, value in zip(names, row, strict=True):
             if name != "JobID":
                 print(f"    {name.ljust(width)} : {value}")

@@ -19,7 +19,7 @@ DEFAULTS: Message = {
     "minimum_minutes": 5,
     "minute": 60.0,  # how long a minute of walltime takes
     "start_delay": 2.0,  # how long a job is `starting`
-    "linger": 15.0,  # how long a job that has ended is shown as `running` still
+    "linger": 15.0,  # how long a job that has ended is shown still, as `running` or `killing`
     "log_delay": 5.0,  # how long after the end the .cobaltlog gets its last line
     "epilogue_delay": 5.0,  # until what a job left behind is killed; None: never
     "force_kill_delay": 300.0,  # L: between SIGTERM and SIGKILL

@@ -356,7 +356,7 @@ class CobaltServer(Server):
         # The ssh client says 255 where it was killed.
         code = 255 if os.WIFSIGNALED(status) and job["ending"] else exit_status(status)
         if job["ending"] is not None:
-            self._gone(job, code)
+            self.after(self.config["linger"], lambda: self._gone(job, code))
             return
         job["code"] = code
         self._unfinished_logs += 1
@@ -372,7 +372,7 @@ class CobaltServer(Server):
         )
 
     def _gone(self, job: Job, code: int | None) -> None:
-        """Out of the queue, at once. Whoever depends on it learns how it ended."""
+        """Out of the queue. Whoever depends on it learns how it ended."""
         identity = job["id"]
         self.jobs.pop(identity, None)
         for other in self.jobs.values():
