@@ -260,6 +260,9 @@ def resume(
             click.echo(f"changed: {one}", err=True)
         report_submission(resumed.submission, run_dir, resumed.scheduler, as_json=as_json)
 
-    resume_run(run_dir, overrides, command, tell, here=here)
+    def say_that_it_waits(job_id: str) -> None:
+        click.echo(f"job {job_id} is still ending; waiting for it", err=True)
+
+    resume_run(run_dir, overrides, command, tell, say_that_it_waits, here=here)
     if follow:
         follow_until_interrupted(run_dir, as_json=as_json, from_end=log.exists())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +11,17 @@ from hpc_amp.errors import HpcAmpError, UnclearError, UsageError
 from hpc_amp.jobs import change, rundir
 from hpc_amp.jobs.attempts import newest_attempt
 from hpc_amp.jobs.change import Changed
-from hpc_amp.jobs.control import leftovers
+from hpc_amp.jobs.control import Leftovers, leftovers
 from hpc_amp.jobs.events import is_only_created, read_events, record_event
 from hpc_amp.jobs.links import read_chain
 from hpc_amp.jobs.status import RunStatus, left_of_moved, run_statuses
 from hpc_amp.jobs.submit import kept, submit_script, waiting_for
 from hpc_amp.schedulers import Submission, get_scheduler
 from hpc_amp.signals import uninterrupted
+
+ENDING_SECONDS = 30.0
+"""How long `resume` waits for a job that has ended and is still in the queue: Cobalt shows it for
+about 20 s, Slurm while it cleans up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +41,15 @@ def resume(
     overrides: Sequence[str] = (),
     command: str = "hpc-amp resume",
     tell: Callable[[Resumed], object] = lambda resumed: None,
+    on_wait: Callable[[str], object] = lambda job_id: None,
     *,
     here: bool = False,
 ) -> Resumed:
     """Submit a run again. It continues from its newest checkpoint, with `overrides` applied to its
     settings. `command` is the user's command line, for the run's history. `tell` is called with the
-    result before signals are unblocked. `here`: if the run was copied or moved, it continues in its
-    present folder: its script is rendered for this folder.
+    result before signals are unblocked. `on_wait` is called with the id of a job that is still
+    ending, before a wait of up to `ENDING_SECONDS` for it. `here`: if the run was copied or moved,
+    it continues in its present folder: its script is rendered for this folder.
 
     Raises ConfigError if an override is wrong or its key cannot change. Raises UsageError if the
     run is pending or running, was copied or moved, or has finished and has no steps left. Raises
@@ -50,7 +57,9 @@ def resume(
     """
     place = rundir.origin(run_dir, rundir.read_resolved(run_dir))
     here = here and place is not None
-    before, stuck = _refuse_elsewhere_under_way(run_dir) if here else _refuse_under_way(run_dir)
+    before, stuck = (
+        _refuse_elsewhere_under_way(run_dir) if here else _refuse_under_way(run_dir, on_wait)
+    )
     change.mend(run_dir)
     planned = change.plan_change(run_dir, overrides, here=here) if overrides or here else None
     if planned is not None and planned.keeps_job:
@@ -91,9 +100,12 @@ def resume(
     return resumed
 
 
-def _refuse_under_way(run_dir: Path) -> tuple[RunStatus, list[str]]:
+def _refuse_under_way(
+    run_dir: Path, on_wait: Callable[[str], object]
+) -> tuple[RunStatus, list[str]]:
     """The status of a run that has ended, and its job if that is in the queue but can never start.
-    Raises UsageError if the run has not ended, or may not have."""
+    Waits for a job that is still ending. Raises UsageError if the run has not ended, or may not
+    have."""
     rundir.refuse_elsewhere(run_dir)
     (status,) = run_statuses([run_dir])
     if status.state in ("pending", "running"):
@@ -111,13 +123,30 @@ def _refuse_under_way(run_dir: Path) -> tuple[RunStatus, list[str]]:
             f"{run_dir} is incomplete: its command was ended before it was submitted",
             hint="submit it again",
         )
-    (left,) = leftovers([status])
+    left = _left_when_ended(status, on_wait)
     own = {job_id: job for job_id, job in left.jobs.items() if job_id == status.job_id}
     if any(not job.stuck for job in own.values()):
         raise UsageError(f"job {status.job_id} of {run_dir} is still ending", hint="try again")
     if left.orphan is not None:
         raise UsageError(f"{run_dir} still runs: {left.orphan}", hint="`cancel` asks it to stop")
     return status, [*own]
+
+
+def _left_when_ended(status: RunStatus, on_wait: Callable[[str], object]) -> Leftovers:
+    """What there still is of a run that has ended. If its job is still ending, waits for that."""
+    deadline = None
+    while True:
+        (left,) = leftovers([status])
+        job = left.jobs.get(status.job_id or "")
+        ending = job is not None and job.state == "running"
+        if deadline is None and ending:
+            on_wait(status.job_id or "")
+            deadline = time.monotonic() + ENDING_SECONDS
+        if deadline is None or time.monotonic() > deadline:
+            return left
+        if not ending and left.orphan is None:
+            return left
+        time.sleep(1)
 
 
 def _refuse_elsewhere_under_way(run_dir: Path) -> tuple[RunStatus, list[str]]:

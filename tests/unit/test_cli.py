@@ -18,6 +18,8 @@ from support.stubs import RUN_ID, StubHost
 from support.waiting import wait_for_file, wait_until
 
 from hpc_amp import __version__
+from hpc_amp.errors import UsageError
+from hpc_amp.jobs import resume
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.schedulers.local import scheduler as local
 
@@ -793,7 +795,6 @@ def test_resume_on_slurm_submits_the_same_script(host: StubHost) -> None:
         ([], "4242|PENDING|None", "{} is pending as job 4242; it cannot run twice"),
         (["started"], "4242|RUNNING|None", "{} is running as job 4242; it cannot run twice"),
         (["checkpointed"], "4242|PENDING|None", "job 4242 of {} is still ending; try again"),
-        (["cancelled"], "4242|COMPLETING|None", "job 4242 of {} is still ending; try again"),
         (["finished"], "1|RUNNING|None", "{} has finished; there is nothing to resume"),
     ],
 )
@@ -805,6 +806,33 @@ def test_resume_refuses(host: StubHost, events: list[str], row: str, message: st
 
     assert fails(host.hpc_amp("resume", "test")) == message.format(run_dir)
     assert len(host.calls("sbatch")) == 1
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_resume_waits_for_a_job_that_is_still_ending(
+    host: StubHost, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    run_dir = Path(submitted(host, job())["run_dir"])
+    record_event(run_dir, "checkpointed")
+    queue(host, "4242|COMPLETING|None")
+    waited: list[str] = []
+
+    def pass_time(seconds: float) -> None:
+        waited[:] = [*said, "slept"]
+        if ends:
+            queue(host, "4242|COMPLETED|None")
+
+    said: list[str] = []
+    monkeypatch.setattr(resume.time, "sleep", pass_time)
+    monkeypatch.setattr(resume, "ENDING_SECONDS", 60 if ends else 0)
+    monkeypatch.setenv("PATH", host.environ()["PATH"])
+    if ends:
+        resumed = resume.resume(run_dir, on_wait=said.append)
+        assert (resumed.submission.job_id, waited) == ("4243", ["4242", "slept"])
+    else:
+        with pytest.raises(UsageError, match=r"job 4242 of .* is still ending; try again"):
+            resume.resume(run_dir, on_wait=said.append)
+    assert said == ["4242"]
 
 
 def test_a_run_of_somebody_else(host: StubHost) -> None:
