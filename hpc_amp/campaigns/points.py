@@ -66,6 +66,7 @@ def read_space(
     keys, is combined with each of these points. Raises UsageError if the overrides are wrong, or if
     nothing varies and `must_vary` is set, and ConfigError for an error in the table.
     """
+    _refuse_repeated(overrides)
     fixed: list[str] = []
     axes: dict[str, list[str]] = {}
     for override in overrides:
@@ -74,15 +75,14 @@ def read_space(
         if not equals or len(values) < 2:
             fixed.append(override)
             continue
-        _check_axis(key, values, taken=axes)
+        _check_axis(key, values)
         axes[key] = values
     columns, rows = _read_table(table) if table is not None else ((), [(None, ())])
+    given = {override.partition("=")[0] for override in overrides}
     for key in columns:
-        _check_key(key, taken=axes)
-    for override in fixed:
-        key = override.partition("=")[0]
-        if key in axes or key in columns:
-            raise UsageError(f"{key} is given twice", hint="give it once, with all its values")
+        _check_key(key)
+        if key in given:
+            raise UsageError(f"{key} is in {table} too", hint="give it only once")
     if must_vary and not axes and table is None:
         raise UsageError(
             "nothing varies",
@@ -157,8 +157,21 @@ def split_values(text: str) -> list[str]:
     return [value.strip() for value in values] if len(values) > 1 else [text]
 
 
-def _check_axis(key: str, values: list[str], taken: dict[str, list[str]]) -> None:
-    _check_key(key, taken)
+def _refuse_repeated(overrides: Sequence[str]) -> None:
+    """Raise UsageError if a key is given twice. For one job the last one would count, but here both
+    are probably meant as values."""
+    given: dict[str, list[str]] = {}
+    for override in overrides:
+        key, _, text = override.partition("=")
+        if key in given:
+            _check_key(key)
+            values = ",".join(dict.fromkeys([*given[key], *split_values(text)]))
+            raise UsageError(f"{key} is given twice", hint=f"give it once: {key}={values}")
+        given[key] = split_values(text)
+
+
+def _check_axis(key: str, values: list[str]) -> None:
+    _check_key(key)
     if "" in values:
         raise UsageError(f"{key}: there is an empty value between the commas", hint="remove it")
     twice = next((value for value, times in Counter(values).items() if times > 1), None)
@@ -166,9 +179,7 @@ def _check_axis(key: str, values: list[str], taken: dict[str, list[str]]) -> Non
         raise UsageError(f"{key}: the value {shown(twice)} is given twice", hint="remove one")
 
 
-def _check_key(key: str, taken: dict[str, list[str]]) -> None:
-    if key in taken:
-        raise UsageError(f"{key} is given twice", hint="give it once, with all its values")
+def _check_key(key: str) -> None:
     if key in _SAME_FOR_ALL:
         raise UsageError(
             f"{key} is the same for all points", hint="give the command once for each value"

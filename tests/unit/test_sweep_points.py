@@ -105,8 +105,12 @@ def test_a_table_is_a_point_a_line_and_an_empty_cell_leaves_the_key_alone(tmp_pa
         ([], "nothing varies"),
         (["train.seed=1,,2"], "an empty value"),
         (["train.seed=1,2,1"], "the value '1' is given twice"),
-        (["train.seed=1,2", "train.seed=3,4"], "train.seed is given twice"),
-        (["train.seed=1,2", "train.seed=3"], "train.seed is given twice"),
+        (
+            ["train.seed=1,2", "train.seed=3,2"],
+            "train.seed is given twice; give it once: train.seed=1,2,3",
+        ),
+        (["train.seed=0", "a=1,2", "train.seed=1"], "give it once: train.seed=0,1"),
+        (["name=a", "name=b"], "name is the same for all points"),
         (["name=a,b"], "name is the same for all points"),
         (["site=slurm,local"], "site is the same for all points"),
         (
@@ -144,6 +148,14 @@ def test_a_bad_table_is_refused_at_its_line(tmp_path: Path, text: str, said: str
 
     assert said in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+def test_a_key_is_in_the_table_or_on_the_command_line(tmp_path: Path) -> None:
+    table = tmp_path / "points.csv"
+    table.write_text("train.seed\n1\n")
+    for override in ("train.seed=2", "train.seed=2,3"):
+        with pytest.raises(UsageError, match="train.seed is in .*points.csv too"):
+            read_space([override], table=table)
 
 
 def test_a_table_that_is_not_there_or_not_text(tmp_path: Path) -> None:
