@@ -26,7 +26,7 @@ from hpc_amp.campaigns.snapshot import write_snapshot
 from hpc_amp.campaigns.status import UNDER_WAY, PointStatus, point_statuses
 from hpc_amp.campaigns.view import View
 from hpc_amp.campaigns.words import count, joined
-from hpc_amp.errors import HpcAmpError, SchedulerError, UnclearError, UsageError
+from hpc_amp.errors import HpcAmpError, SchedulerError, UnclearError, UsageError, to_type
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.git import record_code_state
 from hpc_amp.jobs.known import remember
@@ -227,7 +227,7 @@ def submit(
         except UnclearError as error:
             raise UnclearError(
                 f"{error.message}; it is unknown whether the job is in the queue",
-                hint=f"hpc-amp {campaign.view} continue {campaign.folder} searches for it",
+                hint=f"{to_type(campaign.view, 'continue', campaign.folder)} searches for it",
             ) from None
         except HpcAmpError as error:
             if isinstance(error, UnreachableError) or not isinstance(error, SchedulerError):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpc_amp.cli.options import json_option
+from hpc_amp.errors import to_type
 
 if TYPE_CHECKING:
     from hpc_amp.campaigns.folder import Campaign
@@ -335,7 +336,7 @@ def _refuse_while_ending(view: View, campaign: Campaign, statuses: Sequence[Poin
     if left:
         raise UsageError(
             f"the scheduler has not ended the job of {count(len(left), f'cancelled {view.runs}')}",
-            hint=f"wait, or hpc-amp {view.name} cancel {campaign.folder}",
+            hint=f"wait, or {to_type(view.name, 'cancel', campaign.folder)}",
         )
 
 
@@ -352,7 +353,7 @@ def _refuse_to_share(view: View, campaign: Campaign, statuses: Sequence[PointSta
     if number and one_machine:
         raise UsageError(
             under_way(number, view.runs),
-            hint=f"wait, or hpc-amp {view.name} cancel {campaign.folder}",
+            hint=f"wait, or {to_type(view.name, 'cancel', campaign.folder)}",
         )
 
 
@@ -493,7 +494,7 @@ def _begin(
     except KeyboardInterrupt:
         click.echo(
             f"\nstopped submitting; to submit the rest: "
-            f"hpc-amp {view.name} continue {campaign.folder}",
+            f"{to_type(view.name, 'continue', campaign.folder)}",
             err=True,
         )
         raise SystemExit(130) from None
@@ -541,7 +542,7 @@ def _run_here(
         (status,) = view.statuses(campaign, index)
         click.echo(f"[{ended}/{runs}] {_told(view, campaign, status)}", err=as_json)
 
-    again = f"hpc-amp {view.name} continue {campaign.folder}"
+    again = to_type(view.name, "continue", campaign.folder)
     try:
         run_here(campaign, parts, slots, held.close, say)
     except (CampaignInterrupted, KeyboardInterrupt):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import click
 
 from hpc_amp.cli.follow import follow_until_interrupted, report_submission, say_why_it_waits
 from hpc_amp.cli.options import complete_runs, json_option, overrides_argument, runs_dir_option
+from hpc_amp.errors import to_type
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.status import RunStatus
@@ -198,7 +198,7 @@ def _save(run_dir: Path) -> tuple[RunStatus, str]:
     try:
         stopped = save_and_stop(run_dir, on_wait=say_that_it_was_asked)
     except KeyboardInterrupt:
-        click.echo(f"not waiting any more; see hpc-amp status {run_dir}", err=True)
+        click.echo(f"not waiting any more; see {to_type('status', run_dir)}", err=True)
         raise SystemExit(130) from None
     before, after = stopped.before, stopped.after
     if stopped.how == "ended before":
@@ -251,7 +251,7 @@ def resume(
     run_dir = rundir.find_run(target, runs_dir)
     log = run_dir / "logs" / "job.log"
     words = [*(["--here"] if here else []), target, *map(_without_secret, overrides)]
-    command = shlex.join(["hpc-amp", "resume", *words])
+    command = to_type("resume", *words)
 
     def tell(resumed: Resumed) -> None:
         for remark in resumed.remarks:

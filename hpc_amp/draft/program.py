@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpc_amp.config.load import JobText
 from hpc_amp.config.write import to_text
-from hpc_amp.errors import UsageError
+from hpc_amp.errors import UsageError, to_type
 from hpc_amp.jobs.places import LATEST, follow_latest, newest_in
 
 _IMAGES = (".sif", ".simg", ".sqsh", ".squashfs")
@@ -50,7 +50,7 @@ def job_or_program(given: Path, arguments: Sequence[str]) -> Path | JobText:
     if given.suffix in _IMAGES:
         raise UsageError(
             f"{given} is a container image",
-            hint=f"name a program too: hpc-amp submit train.py --image {given}",
+            hint=f"name a program too: {to_type('submit', 'train.py', '--image', given)}",
         )
     if given.suffix in _JOB_FILES or not given.is_file():
         _refuse_name_of_run(given)
@@ -65,7 +65,7 @@ def job_or_program(given: Path, arguments: Sequence[str]) -> Path | JobText:
     if is_job_script(given):
         raise UsageError(
             f"{given} is a job script with directives of its own",
-            hint=f"hpc-amp init {given} drafts a job file from it",
+            hint=f"{to_type('init', given)} drafts a job file from it",
         )
     command = _command(given)
     if command is None:
@@ -80,7 +80,7 @@ def _refuse_name_of_run(given: Path) -> None:
         return
     raise UsageError(
         f"{given} is the name of a run, and no job file",
-        hint=f"hpc-amp submit {runs / given / LATEST} runs its job again",
+        hint=f"{to_type('submit', runs / given / LATEST)} runs its job again",
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from hpc_amp import __version__
 from hpc_amp.config.schema import SCHEMA_VERSION, Job, to_plain
-from hpc_amp.errors import UsageError
+from hpc_amp.errors import UsageError, to_type
 from hpc_amp.jobs.clusters import refuse_other_cluster
 from hpc_amp.jobs.places import (
     all_runs,
@@ -203,7 +203,7 @@ def refuse_copy(folder: Path, recorded: Path | None, *, can_adopt: bool = False)
     `folder`. `can_adopt`: `hpc-amp resume --here` can continue it in `folder`."""
     if recorded is None:
         return
-    here = f"hpc-amp resume --here {shlex.quote(str(folder))} continues it in this folder"
+    here = f"{to_type('resume', '--here', folder)} continues it in this folder"
     if is_copy(recorded):
         ways = f"; {here}, and hpc-amp submit starts it anew" if can_adopt else ", or start anew"
         raise UsageError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -148,6 +149,19 @@ def test_init_writes_a_job_file_that_is_good(host: StubHost) -> None:
     assert host.hpc_amp("validate", "job.yaml").returncode == 0
     assert fails(host.hpc_amp("init")).startswith("job.yaml already exists")
     assert fails(host.hpc_amp("init", "no/folder.yaml")).startswith("no/folder.yaml cannot be")
+
+
+def test_what_is_to_be_typed_next_can_be_typed_in_a_folder_with_a_space(host: StubHost) -> None:
+    config = host.work / "my job.yaml"
+    wrote = host.hpc_amp("init", "-o", config.name)
+    assert wrote.stdout == "wrote my job.yaml; next: hpc-amp validate 'my job.yaml'\n"
+
+    config.write_text(json.dumps(job(site="local")))
+    swept = host.hpc_amp("sweep", config.name, "container.env.X=1,2", "--sweeps-dir", "all of it")
+    *_, last = swept.stdout.splitlines()
+    see, hpc_amp, *words = shlex.split(last)
+    assert (see, hpc_amp) == ("see:", "hpc-amp"), swept.stderr
+    assert host.hpc_amp(*words, "--metric", "seconds").returncode == 0
 
 
 def test_validate(host: StubHost) -> None:
