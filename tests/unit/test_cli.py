@@ -98,7 +98,9 @@ def test_version(host: StubHost) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["sumbit"], "No such command 'sumbit'"),
+        (["sumbit", "x"], "No such command 'sumbit'. Did you mean 'submit'? See hpc-amp --help"),
+        (["Status"], "No such command 'Status'. Did you mean 'status'?"),
+        (["nothing"], "No such command 'nothing'. See hpc-amp --help"),
         (["sweep", "stauts", "x"], "No such command 'stauts'. Did you mean 'status'?"),
         (["ps"], "No such command 'ps'. Try: hpc-amp status. See hpc-amp --help"),
         (["stop", "x"], "No such command 'stop'. Try: hpc-amp cancel RUN"),
