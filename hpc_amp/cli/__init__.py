@@ -42,6 +42,7 @@ def _main() -> NoReturn:
     from hpc_amp.cli.app import app
     from hpc_amp.errors import FULL_DISK, HpcAmpError
 
+    _open_closed_streams()
     # `hpc-amp logs ... | head`: when the reader closes the pipe, end without an error message.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     # Print a substitute for characters that the terminal's encoding does not have.
@@ -68,6 +69,18 @@ def _main() -> NoReturn:
         raise
     except click.Abort:
         sys.exit(130)
+
+
+def _open_closed_streams() -> None:
+    """Open the standard streams that this process was started without, as by `>&-`. The next file
+    would get the number of such a stream, and programs would write their output to it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def _with_known_fix(error: HpcAmpError) -> str:

@@ -195,6 +195,20 @@ def test_a_working_directory_that_is_gone(host: StubHost) -> None:
     assert fails(result) == ("the working directory no longer exists; change to another one")
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_standard_stream_that_is_closed(host: StubHost, closed: str) -> None:
+    host.write_job(job())
+    command = [sys.executable, "-m", "hpc_amp", "submit", "job.yaml"]
+
+    result = subprocess.run(
+        ["bash", "-c", f'exec "$@" {closed}', "-", *command],
+        cwd=host.work, env=host.environ(), text=True, capture_output=True, timeout=300,
+    )  # fmt: skip
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert ("submitted job" in result.stdout) == (closed != ">&-")
+
+
 # `hpc-amp` where no file can have a byte.
 NO_ROOM = """\
 import resource
