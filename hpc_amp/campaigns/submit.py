@@ -25,6 +25,7 @@ from hpc_amp.campaigns.record import (
 from hpc_amp.campaigns.snapshot import write_snapshot
 from hpc_amp.campaigns.status import UNDER_WAY, PointStatus, point_statuses
 from hpc_amp.campaigns.view import View
+from hpc_amp.campaigns.views import view_of
 from hpc_amp.campaigns.words import count, joined
 from hpc_amp.errors import HpcAmpError, SchedulerError, UnclearError, UsageError, to_type
 from hpc_amp.jobs import rundir
@@ -149,7 +150,10 @@ def write(campaign: Campaign, plan: CampaignPlan) -> None:
             raise
         remember(campaign.folder.parents[1])
     except OSError as error:
-        raise UsageError(f"the folder {campaign.folder} cannot be written: {error}") from None
+        raise UsageError(
+            f"the folder {campaign.folder} cannot be written: {rundir.why_not_written(error)}",
+            hint=f"{view_of(campaign.view).parent_option} names another one",
+        ) from None
 
 
 def parts_of(

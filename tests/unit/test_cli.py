@@ -405,8 +405,22 @@ def test_a_runs_folder_that_cannot_be_made(host: StubHost) -> None:
 
     message = fails(host.hpc_amp("submit", "job.yaml"))
 
-    assert message.startswith("the run directory cannot be created: ")
+    assert message.startswith(f"the run directory {host.work}/runs/test/")
+    assert message.endswith(
+        f" cannot be created: Not a directory: '{host.work}/runs/test'; "
+        "name a folder that you can write: runs_dir=FOLDER"
+    )
     assert host.calls("sbatch") == []
+
+
+def test_a_sweeps_folder_that_cannot_be_made(host: StubHost) -> None:
+    host.write_job(job())
+    (host.work / "sweeps").touch()
+
+    message = fails(host.hpc_amp("sweep", "job.yaml", "container.env.X=1,2"))
+
+    assert message.startswith(f"the folder {host.work}/sweeps/test/")
+    assert message.endswith("'; --sweeps-dir names another one")
 
 
 def test_code_is_copied_without_the_runs_in_it(host: StubHost) -> None:
@@ -431,8 +445,11 @@ def test_code_that_cannot_be_copied(host: StubHost) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "test", runs], check=True)
     try:
         message = fails(host.hpc_amp("submit", "job.yaml"))
-        assert message.startswith("the run directory cannot be written: ")
-        assert message.endswith("No space left on device")
+        assert message.startswith(f"the run directory {runs}/test/")
+        assert message.endswith(
+            " cannot be written: No space left on device; "
+            "free some space, or name another folder: runs_dir=FOLDER"
+        )
         assert not (runs / "test").exists()
     finally:
         subprocess.run(["umount", "--lazy", runs], check=True)
