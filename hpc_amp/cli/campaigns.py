@@ -577,6 +577,8 @@ def _follow(view: View, campaign: Campaign, points: set[int], as_json: bool) -> 
             cancel(campaign, lambda: None)
             with suppress(OSError):
                 click.echo(view.summary(campaign, as_json=as_json))
+                again = to_type(view.name, "continue", campaign.folder)
+                click.echo(f"stopped; to continue: {again}", err=True)
             raise SystemExit(130) from None
     _end(view, campaign, as_json)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -315,7 +316,9 @@ def test_a_signal_ends_it_and_shows_what_is_measured(host: StubHost, warm_python
     before = json.loads(host.hpc_amp("bench", "status", "x", "--json").stdout)["points"]
     measured = [point["run_dir"] for point in before if point["state"] == "measured"]
     assert 1 <= len(measured) <= 4
-    again = host.hpc_amp("bench", "continue", "x")
+    (_, hpc_amp, *words) = shlex.split(err.splitlines()[-1].replace("stopped; to continue:", "_"))
+    assert (hpc_amp, words[:2]) == ("hpc-amp", ["bench", "continue"])
+    again = host.hpc_amp(*words)
     assert again.returncode == 0, again.stderr
     assert "fp32        5/5" in again.stdout
     after = json.loads(host.hpc_amp("bench", "status", "x", "--json").stdout)["points"]
