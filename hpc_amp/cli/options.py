@@ -39,6 +39,12 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return sorted(name for name in names if name.startswith(incomplete))
 
 
+def refuse_json_of_scripts(dry_run: bool, as_json: bool) -> None:
+    """Raise UsageError for both: scripts are printed as they are."""
+    if dry_run and as_json:
+        raise click.UsageError("--dry-run prints scripts, which are not JSON: leave out --json.")
+
+
 def refuse_misspelt(word: str, commands: Sequence[str], ctx: click.Context) -> None:
     """Raise UsageError if `word` is nearly one of the commands."""
     from difflib import get_close_matches  # only for the error

@@ -118,6 +118,10 @@ def test_version(host: StubHost) -> None:
         ),
         (["logs", "-n", "x", "y"], "Invalid value for '-n' / '--lines'"),
         (["logs", "-n", "-1", "y"], "Invalid value for '-n' / '--lines'"),
+        *(
+            ([command, "job.yaml", "--dry-run", "--json"], "--dry-run prints scripts, which are")
+            for command in ("submit", "sweep", "scale", "bench")
+        ),
         (["submit", "nope.yaml"], "nope.yaml: there is no such job file"),
         (["submit", "."], ". is a folder; name a job file or a program in it"),
         (["submit", "job.yaml", "oops"], "override 'oops': this has no '='"),
