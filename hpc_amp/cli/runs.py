@@ -146,6 +146,7 @@ def cancel(targets: tuple[str, ...], save: bool, runs_dir: Path, as_json: bool) 
     kill. With --save they have as much time as they need. `hpc-amp resume` continues the run.
     """
     from hpc_amp.jobs import rundir
+    from hpc_amp.jobs.events import FINAL
 
     facts: list[dict[str, Any]] = []
     for target in targets:
@@ -154,8 +155,24 @@ def cancel(targets: tuple[str, ...], save: bool, runs_dir: Path, as_json: bool) 
         facts.append({"run_dir": str(run_dir), "job_id": before.job_id, "state": before.state})
         if not as_json:
             click.echo(text)
+        if run_dir.parent.name == Path(target).name and before.state in FINAL:
+            _say_which_older_go_on(run_dir)
     if as_json:
         click.echo(json.dumps(facts, indent=1))
+
+
+def _say_which_older_go_on(run_dir: Path) -> None:
+    """Say which other runs of the same name have not ended: the newest one was chosen."""
+    from hpc_amp.jobs.status import run_statuses
+
+    others = [path.parent for path in sorted(run_dir.parent.glob("[0-9]*/job.json"))]
+    under_way = [s.run_dir for s in run_statuses(others) if s.state in ("pending", "running")]
+    if under_way:
+        click.echo(
+            f"note: older runs of this name have not ended; to end them: "
+            f"{to_type('cancel', *under_way)}",
+            err=True,
+        )
 
 
 def _cancel(run_dir: Path) -> tuple[RunStatus, str]:

@@ -798,6 +798,20 @@ def test_cancel_on_slurm(host: StubHost) -> None:
     assert host.hpc_amp("cancel", "test").stdout == f"{run_dir} has already ended (cancelled)\n"
 
 
+def test_cancel_of_a_name_says_which_older_runs_go_on(here: StubHost) -> None:
+    config = job(site="local", run=["sleep", "60"])
+    ids = ["20261127-223455-aaaa", "20261127-223456-bbbb"]
+    older, newer = (submitted(here, config, "--run-id", one)["run_dir"] for one in ids)
+
+    first, second = (here.hpc_amp("cancel", "test") for _ in range(2))
+
+    assert (first.stdout.split()[-1], first.stderr) == (newer, "")
+    assert second.stdout == f"{newer} has already ended (cancelled)\n"
+    assert second.stderr == (
+        f"note: older runs of this name have not ended; to end them: hpc-amp cancel {older}\n"
+    )
+
+
 def test_cancel_that_slurm_refuses(host: StubHost) -> None:
     submitted(host, job())
     host.fail("scancel", "Access/permission denied")
