@@ -251,10 +251,10 @@ def _some_refused(
     `error` itself if no job was accepted."""
     if not taken:
         return error
-    where = f"hpc-amp {campaign.view}"
-    hint = f"{where} continue {campaign.folder} submits the rest"
+    hint = f"{to_type(campaign.view, 'continue', campaign.folder)} submits the rest"
     if points:
-        hint += f"; to leave it out: {where} drop {campaign.folder} {ranges.to_text(points)}"
+        leave_out = to_type(campaign.view, "drop", campaign.folder, ranges.to_text(points))
+        hint += f"; to leave it out: {leave_out}"
     were = "was" if len(taken) == 1 else "were"
     return SchedulerError(f"{error}; {count(len(taken), 'job')} {were} submitted", hint=hint)
 
