@@ -290,11 +290,16 @@ def _drop(view: View, target: str, points: str, parent: Path, as_json: bool) -> 
     campaign = view.find(target, parent)
     refuse_elsewhere(campaign)
     with holding(campaign, f"{view.runs}s"):
-        drop(campaign, view.statuses(campaign), numbers)
+        statuses = view.statuses(campaign)
+        drop(campaign, statuses, numbers)
+    done = {status.index for status in statuses if status.state == view.done}
+    dropped = [number for number in numbers if number not in done]
     if as_json:
-        click.echo(json.dumps({**facts(campaign), "dropped": numbers}))
-    else:
-        click.echo(f"dropped {count(len(numbers), view.runs)} of {campaign.folder}")
+        click.echo(json.dumps({**facts(campaign), "dropped": dropped}))
+        return
+    click.echo(f"dropped {count(len(dropped), view.runs)} of {campaign.folder}")
+    for number in sorted(done.intersection(numbers)):
+        click.echo(f"{view.runs} {number} is {view.done}, and stays", err=True)
 
 
 def _cancel(view: View, target: str, parent: Path, as_json: bool) -> None:

@@ -154,7 +154,7 @@ def test_a_key_is_in_the_table_or_on_the_command_line(tmp_path: Path) -> None:
     table = tmp_path / "points.csv"
     table.write_text("train.seed\n1\n")
     for override in ("train.seed=2", "train.seed=2,3"):
-        with pytest.raises(UsageError, match="train.seed is in .*points.csv too"):
+        with pytest.raises(UsageError, match=r"train\.seed is in .*points\.csv too"):
             read_space([override], table=table)
 
 
