@@ -186,6 +186,15 @@ def test_validate(host: StubHost) -> None:
     assert list(host.work.iterdir()) == [host.work / "job.yaml"]
 
 
+def test_validate_refuses_a_program_that_is_not_there_as_submit_does(host: StubHost) -> None:
+    host.write_job(job(run=["python", "trian.py"]))
+
+    said = fails(host.hpc_amp("validate", "job.yaml"))
+
+    assert said.startswith(f"run: trian.py does not exist in {host.work}; check the path")
+    assert fails(host.hpc_amp("submit", "job.yaml")).startswith(said)
+
+
 def test_a_working_directory_that_is_gone(host: StubHost) -> None:
     gone = host.work / "gone"
     gone.mkdir()
