@@ -56,10 +56,11 @@ def _main() -> NoReturn:
     except HpcAmpError as error:
         _fail(_with_known_fix(error), error.exit_code)
     except click.ClickException as error:
-        # Refer to the help of the command that was called, if click knows which one it was.
-        context = getattr(error, "ctx", None)
-        command = context.command_path if context else "hpc-amp"
-        _fail(f"{error.format_message()} See {command} --help", 2)
+        message = error.format_message()
+        if not message.endswith((".", "?")):
+            message += "."
+        context = getattr(error, "ctx", None)  # None for an option without its value
+        _fail(f"{message} See {context.command_path} --help" if context else message, 2)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             # Wherever the name was used first: it can only be one that the user gave.

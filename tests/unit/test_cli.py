@@ -106,6 +106,7 @@ def test_version(host: StubHost) -> None:
         (["stop", "x"], "No such command 'stop'. Try: hpc-amp cancel RUN"),
         (["--nope"], "No such option"),
         (["submit"], "Missing argument 'CONFIG'. See hpc-amp submit --help"),
+        (["logs", "a", "b"], "Got unexpected extra argument (b). See hpc-amp logs --help"),
         (["render"], "Missing argument 'CONFIG'."),
         (["validate"], "Missing argument 'CONFIG'."),
         (["run"], "Missing argument 'CONFIG'."),
@@ -146,6 +147,10 @@ def test_errors_are_one_line(host: StubHost, words: list[str], message: str) -> 
 
     assert fails(host.hpc_amp(*words)).startswith(message)
     assert sorted(path.name for path in host.work.iterdir()) == ["job.yaml"]
+
+
+def test_an_option_without_its_value(host: StubHost) -> None:
+    assert fails(host.hpc_amp("logs", "-n")) == "Option '-n' requires an argument."
 
 
 def test_init_writes_a_job_file_that_is_good(host: StubHost) -> None:
