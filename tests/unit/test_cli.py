@@ -1034,6 +1034,23 @@ def read_until(process: subprocess.Popen[str], line: str) -> None:
     pytest.fail(f"{line!r} did not come")
 
 
+def test_a_run_that_is_moved_while_it_is_followed(here: StubHost) -> None:
+    run_dir = Path(submitted(here, job(site="local", run=WAITS))["run_dir"])
+    process = start_following(here, "logs", "-f", "test")
+    read_until(process, "ready")
+    moved = run_dir.rename(here.work / "moved")
+    try:
+        _, err = process.communicate(timeout=60)
+    finally:
+        moved.rename(run_dir)
+
+    assert process.returncode == 1
+    assert err == (
+        f"hpc-amp: {run_dir} is not there any more: its folder was moved or removed, and its job "
+        "may go on\n"
+    )
+
+
 def test_ctrl_c_ends_the_following_and_not_the_run(here: StubHost) -> None:
     here.write_job(job(site="local", run=WAITS))
     process = start_following(here, "submit", "job.yaml", "--follow")
