@@ -188,8 +188,8 @@ def report(target: str | None, as_json: bool, out: Path | None, parent: Path) ->
     view = _view()
     campaign = chosen_campaign(view, target, parent)
     comparison = compare(campaign, view.statuses(campaign))
-    written = write_report(comparison, out or campaign.folder / "report")
     click.echo(to_json(comparison) if as_json else to_text(comparison), nl=not as_json)
+    written = write_report(comparison, out or campaign.folder / "report")
     click.echo(written.describe(), err=as_json)
     if comparison.missing:
         raise SystemExit(1)

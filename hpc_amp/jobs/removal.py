@@ -197,7 +197,7 @@ def remove(
         except OSError as error:
             left = doomed if doomed.exists() else folder
             rundir.write_latest(folder.parent)
-            raise UsageError(f"{left} cannot be removed: {error}") from None
+            raise UsageError(f"{left} cannot be removed: {rundir.why_not_written(error)}") from None
         for link in places[1:]:
             with contextlib.suppress(OSError):
                 link.unlink()

@@ -272,6 +272,11 @@ def test_a_job_is_measured_here_in_each_precision(host: StubHost, warm_python: P
     assert again.returncode == 1
     assert CPU in again.stdout
     assert "fp32        2/2" in again.stdout
+    # As the benchmark of somebody else: it is shown, though no file can be written.
+    refused = host.hpc_amp("bench", "report", "small", "--out", "job.yaml")
+    assert refused.returncode == 2
+    assert "fp32        2/2" in refused.stdout
+    assert "; choose another folder (for a report: --out)" in refused.stderr
 
 
 @pytest.mark.parametrize(
