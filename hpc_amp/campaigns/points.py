@@ -173,7 +173,10 @@ def _refuse_repeated(overrides: Sequence[str]) -> None:
 def _check_axis(key: str, values: list[str]) -> None:
     _check_key(key)
     if "" in values:
-        raise UsageError(f"{key}: there is an empty value between the commas", hint="remove it")
+        raise UsageError(
+            f"{key}: there is an empty value between the commas",
+            hint=f"write the values without spaces: {key}=a,b",
+        )
     twice = next((value for value, times in Counter(values).items() if times > 1), None)
     if twice is not None:
         raise UsageError(f"{key}: the value {shown(twice)} is given twice", hint="remove one")
@@ -244,6 +247,12 @@ def _read_table(
     if "" in keys:
         raise ConfigError(
             "a column has no title", where=where, hint="the first line must name the keys"
+        )
+    if len(keys) == 1 and (";" in keys[0] or "\t" in keys[0]):
+        raise ConfigError(
+            "the titles are not separated by commas",
+            where=where,
+            hint="write commas between the columns, not semicolons or tabs",
         )
     rows: list[tuple[str | None, tuple[str | None, ...]]] = []
     for where, row in lines[1:]:

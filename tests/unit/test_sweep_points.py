@@ -103,7 +103,7 @@ def test_a_table_is_a_point_a_line_and_an_empty_cell_leaves_the_key_alone(tmp_pa
     [
         (["train.seed=1"], "nothing varies"),
         ([], "nothing varies"),
-        (["train.seed=1,,2"], "an empty value"),
+        (["train.seed=1,", "2"], "an empty value between the commas; write the values without"),
         (["train.seed=1,2,1"], "the value '1' is given twice"),
         (
             ["train.seed=1,2", "train.seed=3,2"],
@@ -131,6 +131,7 @@ def test_what_is_no_sweep_is_refused(overrides: list[str], said: str) -> None:
     [
         ("", "is empty"),
         ("train.seed\n", "no points"),
+        ("train.seed;train.ema\n1;2\n", ":1: the titles are not separated by commas; write commas"),
         ("train.seed,train.seed\n1,2\n", ":1: the key 'train.seed' is given twice"),
         ("train.seed,\n1,2\n", ":1: a column has no title"),
         ("train.seed,train.ema\n1\n", ":2: 1 values for 2 keys"),
