@@ -71,8 +71,8 @@ SECTIONS = {
 COMMANDS = {name: known for section in SECTIONS.values() for name, known in section.items()}
 
 ENVIRONMENT = {
-    "HPC_AMP_RUNS": "The default of --runs-dir. Also HPC_AMP_SWEEPS, HPC_AMP_STUDIES and "
-    "HPC_AMP_BENCHES.",
+    "HPC_AMP_RUNS": "The default of --runs-dir, where runs are looked for. `submit` makes them in "
+    "the folder of the key runs_dir. Also HPC_AMP_SWEEPS, HPC_AMP_STUDIES and HPC_AMP_BENCHES.",
     "HPC_AMP_SITES": "A folder with site files, searched before ~/.config/hpc-amp/sites.",
 }
 """The environment variables that the commands read, with their meanings."""
