@@ -23,6 +23,14 @@ _ESCAPES = {ord(letter): ascii(letter)[1:-1] for letter in "\v\f\x1c\x1d\x1e\x85
 """Escapes of the characters that end a line, besides those of text files. A path may have some."""
 
 
+def to_type(*words: object) -> str:
+    """The command `hpc-amp` with these words as one types it in a shell: a path with a space is
+    quoted."""
+    import shlex  # only for errors and the last lines of commands
+
+    return shlex.join(["hpc-amp", *map(str, words)])
+
+
 class HpcAmpError(Exception):
     """An error that is shown to the user as one line: `message` says what is wrong, `hint` what
     to do about it."""

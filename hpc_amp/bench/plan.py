@@ -46,8 +46,9 @@ def plan_bench(
 ) -> CampaignPlan:
     """Plan a benchmark, and validate every point. Writes nothing to disk. Raises ConfigError if a
     point is wrong, and UsageError if an option does not fit the job."""
-    given = [*overrides, f"site={HERE}"] if options.here else overrides
-    space = read_space(given, table=options.table, must_vary=False)
+    space = read_space(overrides, table=options.table, must_vary=False)
+    if options.here:
+        space = replace(space, fixed=(*space.fixed, f"site={HERE}"))
     source = read_job(config, space.fixed)
     site = site_of(source)
     loaded = source.validate(site.defaults)

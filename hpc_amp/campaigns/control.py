@@ -10,7 +10,7 @@ from hpc_amp.campaigns.folder import Campaign
 from hpc_amp.campaigns.parts import arrays_of
 from hpc_amp.campaigns.record import read_submitted, record_cancelled, record_dropped
 from hpc_amp.campaigns.status import UNDER_WAY, PointStatus, point_statuses
-from hpc_amp.errors import UsageError
+from hpc_amp.errors import UsageError, to_type
 from hpc_amp.jobs.control import SAVE_SECONDS, ask_to_stop
 from hpc_amp.jobs.events import record_event
 from hpc_amp.jobs.rundir import read_resolved
@@ -104,7 +104,7 @@ def drop(campaign: Campaign, statuses: Sequence[PointStatus], points: Sequence[i
         elif status.state in UNDER_WAY:
             raise UsageError(
                 f"point {point} is {status.state}",
-                hint=f"wait, or end all: hpc-amp {campaign.view} cancel {campaign.folder}",
+                hint=f"wait, or end all: {to_type(campaign.view, 'cancel', campaign.folder)}",
             )
     record_dropped(campaign, points, f"by hpc-amp {campaign.view} drop")
     scheduler = get_scheduler(campaign.scheduler)

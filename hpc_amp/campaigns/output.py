@@ -42,5 +42,6 @@ def write_file(path: Path, content: bytes) -> None:
         write_atomically(path, content)
     except OSError as error:
         raise UsageError(
-            f"{path} cannot be written: {error.strerror}", hint="choose another folder"
+            f"{path} cannot be written: {error.strerror}",
+            hint="choose another folder (for a report: --out)",
         ) from None

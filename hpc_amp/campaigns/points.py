@@ -66,6 +66,7 @@ def read_space(
     keys, is combined with each of these points. Raises UsageError if the overrides are wrong, or if
     nothing varies and `must_vary` is set, and ConfigError for an error in the table.
     """
+    _refuse_repeated(overrides)
     fixed: list[str] = []
     axes: dict[str, list[str]] = {}
     for override in overrides:
@@ -74,15 +75,14 @@ def read_space(
         if not equals or len(values) < 2:
             fixed.append(override)
             continue
-        _check_axis(key, values, taken=axes)
+        _check_axis(key, values)
         axes[key] = values
     columns, rows = _read_table(table) if table is not None else ((), [(None, ())])
+    given = {override.partition("=")[0] for override in overrides}
     for key in columns:
-        _check_key(key, taken=axes)
-    for override in fixed:
-        key = override.partition("=")[0]
-        if key in axes or key in columns:
-            raise UsageError(f"{key} is given twice", hint="give it once, with all its values")
+        _check_key(key)
+        if key in given:
+            raise UsageError(f"{key} is in {table} too", hint="give it only once")
     if must_vary and not axes and table is None:
         raise UsageError(
             "nothing varies",
@@ -157,18 +157,32 @@ def split_values(text: str) -> list[str]:
     return [value.strip() for value in values] if len(values) > 1 else [text]
 
 
-def _check_axis(key: str, values: list[str], taken: dict[str, list[str]]) -> None:
-    _check_key(key, taken)
+def _refuse_repeated(overrides: Sequence[str]) -> None:
+    """Raise UsageError if a key is given twice. For one job the last one would count, but here both
+    are probably meant as values."""
+    given: dict[str, list[str]] = {}
+    for override in overrides:
+        key, _, text = override.partition("=")
+        if key in given:
+            _check_key(key)
+            values = ",".join(dict.fromkeys([*given[key], *split_values(text)]))
+            raise UsageError(f"{key} is given twice", hint=f"give it once: {key}={values}")
+        given[key] = split_values(text)
+
+
+def _check_axis(key: str, values: list[str]) -> None:
+    _check_key(key)
     if "" in values:
-        raise UsageError(f"{key}: there is an empty value between the commas", hint="remove it")
+        raise UsageError(
+            f"{key}: there is an empty value between the commas",
+            hint=f"write the values without spaces: {key}=a,b",
+        )
     twice = next((value for value, times in Counter(values).items() if times > 1), None)
     if twice is not None:
         raise UsageError(f"{key}: the value {shown(twice)} is given twice", hint="remove one")
 
 
-def _check_key(key: str, taken: dict[str, list[str]]) -> None:
-    if key in taken:
-        raise UsageError(f"{key} is given twice", hint="give it once, with all its values")
+def _check_key(key: str) -> None:
     if key in _SAME_FOR_ALL:
         raise UsageError(
             f"{key} is the same for all points", hint="give the command once for each value"
@@ -233,6 +247,12 @@ def _read_table(
     if "" in keys:
         raise ConfigError(
             "a column has no title", where=where, hint="the first line must name the keys"
+        )
+    if len(keys) == 1 and (";" in keys[0] or "\t" in keys[0]):
+        raise ConfigError(
+            "the titles are not separated by commas",
+            where=where,
+            hint="write commas between the columns, not semicolons or tabs",
         )
     rows: list[tuple[str | None, tuple[str | None, ...]]] = []
     for where, row in lines[1:]:

@@ -25,8 +25,9 @@ from hpc_amp.campaigns.record import (
 from hpc_amp.campaigns.snapshot import write_snapshot
 from hpc_amp.campaigns.status import UNDER_WAY, PointStatus, point_statuses
 from hpc_amp.campaigns.view import View
+from hpc_amp.campaigns.views import view_of
 from hpc_amp.campaigns.words import count, joined
-from hpc_amp.errors import HpcAmpError, SchedulerError, UnclearError, UsageError
+from hpc_amp.errors import HpcAmpError, SchedulerError, UnclearError, UsageError, to_type
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.git import record_code_state
 from hpc_amp.jobs.known import remember
@@ -149,7 +150,10 @@ def write(campaign: Campaign, plan: CampaignPlan) -> None:
             raise
         remember(campaign.folder.parents[1])
     except OSError as error:
-        raise UsageError(f"the folder {campaign.folder} cannot be written: {error}") from None
+        raise UsageError(
+            f"the folder {campaign.folder} cannot be written: {rundir.why_not_written(error)}",
+            hint=f"{view_of(campaign.view).parent_option} names another one",
+        ) from None
 
 
 def parts_of(
@@ -227,7 +231,7 @@ def submit(
         except UnclearError as error:
             raise UnclearError(
                 f"{error.message}; it is unknown whether the job is in the queue",
-                hint=f"hpc-amp {campaign.view} continue {campaign.folder} searches for it",
+                hint=f"{to_type(campaign.view, 'continue', campaign.folder)} searches for it",
             ) from None
         except HpcAmpError as error:
             if isinstance(error, UnreachableError) or not isinstance(error, SchedulerError):
@@ -247,10 +251,10 @@ def _some_refused(
     `error` itself if no job was accepted."""
     if not taken:
         return error
-    where = f"hpc-amp {campaign.view}"
-    hint = f"{where} continue {campaign.folder} submits the rest"
+    hint = f"{to_type(campaign.view, 'continue', campaign.folder)} submits the rest"
     if points:
-        hint += f"; to leave it out: {where} drop {campaign.folder} {ranges.to_text(points)}"
+        leave_out = to_type(campaign.view, "drop", campaign.folder, ranges.to_text(points))
+        hint += f"; to leave it out: {leave_out}"
     were = "was" if len(taken) == 1 else "were"
     return SchedulerError(f"{error}; {count(len(taken), 'job')} {were} submitted", hint=hint)
 

@@ -14,7 +14,7 @@ from hpc_amp.campaigns.folder import DESCRIPTION, Campaign, read_campaign
 from hpc_amp.campaigns.overview import status_to_plain
 from hpc_amp.campaigns.record import read_dropped
 from hpc_amp.campaigns.status import DROPPED, UNDER_WAY, PointStatus, point_statuses
-from hpc_amp.errors import UsageError
+from hpc_amp.errors import UsageError, to_type
 from hpc_amp.jobs.known import known_folders, remember
 from hpc_amp.jobs.places import newest_in, newest_named
 
@@ -77,7 +77,7 @@ class View:
         if as_json:
             statuses = self.statuses(campaign)
             return json.dumps(status_to_plain(campaign, statuses, self.labels(campaign)), indent=1)
-        return f"see: hpc-amp {self.name} report {campaign.folder}"
+        return f"see: {to_type(self.name, 'report', campaign.folder)}"
 
     @property
     def parent_option(self) -> str:

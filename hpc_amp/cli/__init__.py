@@ -42,6 +42,7 @@ def _main() -> NoReturn:
     from hpc_amp.cli.app import app
     from hpc_amp.errors import FULL_DISK, HpcAmpError
 
+    _open_closed_streams()
     # `hpc-amp logs ... | head`: when the reader closes the pipe, end without an error message.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     # Print a substitute for characters that the terminal's encoding does not have.
@@ -55,10 +56,11 @@ def _main() -> NoReturn:
     except HpcAmpError as error:
         _fail(_with_known_fix(error), error.exit_code)
     except click.ClickException as error:
-        # Refer to the help of the command that was called, if click knows which one it was.
-        context = getattr(error, "ctx", None)
-        command = context.command_path if context else "hpc-amp"
-        _fail(f"{error.format_message()} See {command} --help", 2)
+        message = error.format_message()
+        if not message.endswith((".", "?")):
+            message += "."
+        context = getattr(error, "ctx", None)  # None for an option without its value
+        _fail(f"{message} See {context.command_path} --help" if context else message, 2)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             # Wherever the name was used first: it can only be one that the user gave.
@@ -68,6 +70,18 @@ def _main() -> NoReturn:
         raise
     except click.Abort:
         sys.exit(130)
+
+
+def _open_closed_streams() -> None:
+    """Open the standard streams that this process was started without, as by `>&-`. The next file
+    would get the number of such a stream, and programs would write their output to it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def _with_known_fix(error: HpcAmpError) -> str:

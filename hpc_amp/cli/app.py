@@ -71,8 +71,8 @@ SECTIONS = {
 COMMANDS = {name: known for section in SECTIONS.values() for name, known in section.items()}
 
 ENVIRONMENT = {
-    "HPC_AMP_RUNS": "The default of --runs-dir. Also HPC_AMP_SWEEPS, HPC_AMP_STUDIES and "
-    "HPC_AMP_BENCHES.",
+    "HPC_AMP_RUNS": "The default of --runs-dir, where runs are looked for. `submit` makes them in "
+    "the folder of the key runs_dir. Also HPC_AMP_SWEEPS, HPC_AMP_STUDIES and HPC_AMP_BENCHES.",
     "HPC_AMP_SITES": "A folder with site files, searched before ~/.config/hpc-amp/sites.",
 }
 """The environment variables that the commands read, with their meanings."""
@@ -130,10 +130,15 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command. Raises click.UsageError; for a word of `MEANT`, with the command."""
+        """Find the command. Raises click.UsageError; for a word of `MEANT`, or a misspelt
+        command, with the command that is meant."""
         meant = MEANT.get(args[0])
         if meant is not None:
             raise click.UsageError(f"No such command '{args[0]}'. Try: hpc-amp {meant}.", ctx)
+        if args[0] not in COMMANDS:
+            from hpc_amp.cli.options import refuse_misspelt
+
+            refuse_misspelt(args[0], self.list_commands(ctx), ctx)
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

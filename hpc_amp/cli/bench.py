@@ -23,7 +23,12 @@ from hpc_amp.cli.campaigns import (
     warmup_option,
 )
 from hpc_amp.cli.job_options import JobCommand, takes_job
-from hpc_amp.cli.options import DefaultGroup, json_option, no_check_option
+from hpc_amp.cli.options import (
+    DefaultGroup,
+    json_option,
+    no_check_option,
+    refuse_json_of_scripts,
+)
 
 if TYPE_CHECKING:
     from hpc_amp.bench.view import BenchView
@@ -107,6 +112,7 @@ def start(
     one another, each setting once, and then all again for each further repeat. The exit status is 1
     if a run could not be measured. docs/bench.md explains the table.
     """
+    refuse_json_of_scripts(dry_run, as_json)
     from hpc_amp.bench.plan import BenchOptions, plan_bench
     from hpc_amp.campaigns.measuring import USUAL_STEPS
     from hpc_amp.campaigns.submit import describe
@@ -182,8 +188,8 @@ def report(target: str | None, as_json: bool, out: Path | None, parent: Path) ->
     view = _view()
     campaign = chosen_campaign(view, target, parent)
     comparison = compare(campaign, view.statuses(campaign))
-    written = write_report(comparison, out or campaign.folder / "report")
     click.echo(to_json(comparison) if as_json else to_text(comparison), nl=not as_json)
+    written = write_report(comparison, out or campaign.folder / "report")
     click.echo(written.describe(), err=as_json)
     if comparison.missing:
         raise SystemExit(1)

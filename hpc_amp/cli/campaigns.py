@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpc_amp.cli.options import json_option
+from hpc_amp.errors import to_type
 
 if TYPE_CHECKING:
     from hpc_amp.campaigns.folder import Campaign
@@ -289,11 +290,16 @@ def _drop(view: View, target: str, points: str, parent: Path, as_json: bool) -> 
     campaign = view.find(target, parent)
     refuse_elsewhere(campaign)
     with holding(campaign, f"{view.runs}s"):
-        drop(campaign, view.statuses(campaign), numbers)
+        statuses = view.statuses(campaign)
+        drop(campaign, statuses, numbers)
+    done = {status.index for status in statuses if status.state == view.done}
+    dropped = [number for number in numbers if number not in done]
     if as_json:
-        click.echo(json.dumps({**facts(campaign), "dropped": numbers}))
-    else:
-        click.echo(f"dropped {count(len(numbers), view.runs)} of {campaign.folder}")
+        click.echo(json.dumps({**facts(campaign), "dropped": dropped}))
+        return
+    click.echo(f"dropped {count(len(dropped), view.runs)} of {campaign.folder}")
+    for number in sorted(done.intersection(numbers)):
+        click.echo(f"{view.runs} {number} is {view.done}, and stays", err=True)
 
 
 def _cancel(view: View, target: str, parent: Path, as_json: bool) -> None:
@@ -335,7 +341,7 @@ def _refuse_while_ending(view: View, campaign: Campaign, statuses: Sequence[Poin
     if left:
         raise UsageError(
             f"the scheduler has not ended the job of {count(len(left), f'cancelled {view.runs}')}",
-            hint=f"wait, or hpc-amp {view.name} cancel {campaign.folder}",
+            hint=f"wait, or {to_type(view.name, 'cancel', campaign.folder)}",
         )
 
 
@@ -352,7 +358,7 @@ def _refuse_to_share(view: View, campaign: Campaign, statuses: Sequence[PointSta
     if number and one_machine:
         raise UsageError(
             under_way(number, view.runs),
-            hint=f"wait, or hpc-amp {view.name} cancel {campaign.folder}",
+            hint=f"wait, or {to_type(view.name, 'cancel', campaign.folder)}",
         )
 
 
@@ -493,7 +499,7 @@ def _begin(
     except KeyboardInterrupt:
         click.echo(
             f"\nstopped submitting; to submit the rest: "
-            f"hpc-amp {view.name} continue {campaign.folder}",
+            f"{to_type(view.name, 'continue', campaign.folder)}",
             err=True,
         )
         raise SystemExit(130) from None
@@ -541,7 +547,7 @@ def _run_here(
         (status,) = view.statuses(campaign, index)
         click.echo(f"[{ended}/{runs}] {_told(view, campaign, status)}", err=as_json)
 
-    again = f"hpc-amp {view.name} continue {campaign.folder}"
+    again = to_type(view.name, "continue", campaign.folder)
     try:
         run_here(campaign, parts, slots, held.close, say)
     except (CampaignInterrupted, KeyboardInterrupt):
@@ -576,6 +582,8 @@ def _follow(view: View, campaign: Campaign, points: set[int], as_json: bool) -> 
             cancel(campaign, lambda: None)
             with suppress(OSError):
                 click.echo(view.summary(campaign, as_json=as_json))
+                again = to_type(view.name, "continue", campaign.folder)
+                click.echo(f"stopped; to continue: {again}", err=True)
             raise SystemExit(130) from None
     _end(view, campaign, as_json)
 

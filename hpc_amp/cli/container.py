@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpc_amp.cli.options import json_option
+from hpc_amp.errors import to_type
 
 if TYPE_CHECKING:
     from hpc_amp.config.site import Site
@@ -224,7 +225,8 @@ def _write(text: str, output: Path | None, *, force: bool) -> None:
         raise UsageError(f"{output} already exists", hint="use --force to replace it") from None
     except OSError as error:
         raise UsageError(f"{output} cannot be written: {error.strerror}") from None
-    click.echo(f"wrote {output}; next: hpc-amp container build {output} {output.stem}.sif")
+    build = to_type("container", "build", output, f"{output.stem}.sif")
+    click.echo(f"wrote {output}; next: {build}")
 
 
 # ---- build and pull ------------------------------------------------------------------------------
@@ -279,7 +281,7 @@ def pull(uri: str, file: Path | None, arch: str | None, site_name: str, **making
 
 
 def _done(image: Path) -> None:
-    click.echo(f"{image}\nnext: hpc-amp container inspect {shlex.quote(str(image))}")
+    click.echo(f"{image}\nnext: {to_type('container', 'inspect', image)}")
 
 
 def _architecture(name: str | None) -> str | None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpc_amp.errors import to_type
+
 if TYPE_CHECKING:
     from hpc_amp.jobs.plan import Plan
     from hpc_amp.schedulers import Submission
@@ -62,7 +64,7 @@ def wait_here(plan: Plan, submission: Submission, *, as_json: bool = False) -> N
                 raise
             raise HpcAmpError(
                 f"the output cannot be written ({error.strerror}), and the run goes on",
-                hint=f"hpc-amp cancel {plan.run_dir} ends it",
+                hint=f"{to_type('cancel', plan.run_dir)} ends it",
             ) from None
 
 
@@ -96,8 +98,8 @@ def follow_until_interrupted(run_dir: Path, *, as_json: bool, from_end: bool = F
         _follow(run_dir, as_json=as_json, from_end=from_end)
     except KeyboardInterrupt:
         click.echo(
-            f"\nthe run continues. To print its log: hpc-amp logs -f {run_dir}   "
-            f"To end it: hpc-amp cancel {run_dir}",
+            f"\nthe run continues. To print its log: {to_type('logs', '-f', run_dir)}   "
+            f"To end it: {to_type('cancel', run_dir)}",
             err=True,
         )
         raise SystemExit(130) from None

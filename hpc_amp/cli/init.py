@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from hpc_amp.cli.options import FILE
+from hpc_amp.errors import to_type
 
 
 @click.command()
@@ -45,7 +46,7 @@ def init(source: Path | None, output: Path | None) -> None:
         drafts = draft_from_script if is_job_script(source) else draft_from_program
         text = drafts(source)
     write_new(path, text)
-    click.echo(f"wrote {path}; next: hpc-amp validate {path}")
+    click.echo(f"wrote {path}; next: {to_type('validate', path)}")
 
 
 def write_new(path: Path, text: str) -> None:

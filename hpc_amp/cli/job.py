@@ -27,7 +27,7 @@ def validate(config: Path | JobText, overrides: tuple[str, ...], as_json: bool) 
     from hpc_amp.config.checks import find_data
     from hpc_amp.errors import ConfigError
     from hpc_amp.jobs.image_check import check_image
-    from hpc_amp.jobs.possible import ANSWER_SECONDS
+    from hpc_amp.jobs.possible import ANSWER_SECONDS, check_names, check_program
     from hpc_amp.jobs.render import render
     from hpc_amp.jobs.submit import prepare
     from hpc_amp.schedulers.base import Client
@@ -41,10 +41,15 @@ def validate(config: Path | JobText, overrides: tuple[str, ...], as_json: bool) 
             raise loaded.error(found.key, found.text)
         if not found.usable:
             click.echo(f"note: on this machine, {found.key}: {found.text}", err=True)
-    for finding in check_image(plan, Client(ANSWER_SECONDS)):
+    for finding in (
+        *check_names(plan.job),
+        *check_program(plan.job, plan.site, plan.submitted_from),
+        *check_image(plan, Client(ANSWER_SECONDS)),
+    ):
         if finding.severity == "error":
             raise ConfigError(finding.what, hint=finding.fix)
-        click.echo(f"note: {finding.what}: {finding.why}", err=True)
+        if finding.severity != "good":
+            click.echo(f"note: {finding.what}: {finding.why}", err=True)
     facts = {
         "config": str(config),
         "name": plan.job.name,

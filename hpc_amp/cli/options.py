@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -38,6 +39,20 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return sorted(name for name in names if name.startswith(incomplete))
 
 
+def refuse_json_of_scripts(dry_run: bool, as_json: bool) -> None:
+    """Raise UsageError for both: scripts are printed as they are."""
+    if dry_run and as_json:
+        raise click.UsageError("--dry-run prints scripts, which are not JSON: leave out --json.")
+
+
+def refuse_misspelt(word: str, commands: Sequence[str], ctx: click.Context) -> None:
+    """Raise UsageError if `word` is nearly one of the commands."""
+    from difflib import get_close_matches  # only for the error
+
+    for near in get_close_matches(word.lower(), commands, 1, 0.75):
+        raise click.UsageError(f"No such command '{word}'. Did you mean '{near}'?", ctx)
+
+
 class DefaultGroup(click.Group):
     """A group of commands with a default command.
 
@@ -58,11 +73,6 @@ class DefaultGroup(click.Group):
         default = self.get_command(ctx, self.default)
         if default is not None and self.get_command(ctx, args[0]) is None:
             if not os.path.lexists(args[0]):
-                from difflib import get_close_matches  # only for the error
-
-                for near in get_close_matches(args[0], self.list_commands(ctx), 1, 0.75):
-                    raise click.UsageError(
-                        f"No such command '{args[0]}'. Did you mean '{near}'?", ctx
-                    )
+                refuse_misspelt(args[0], self.list_commands(ctx), ctx)
             return self.default, default, args
         return super().resolve_command(ctx, args)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import click
 
 from hpc_amp.cli.follow import follow_until_interrupted, report_submission, say_why_it_waits
 from hpc_amp.cli.options import complete_runs, json_option, overrides_argument, runs_dir_option
+from hpc_amp.errors import to_type
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.status import RunStatus
@@ -146,6 +146,7 @@ def cancel(targets: tuple[str, ...], save: bool, runs_dir: Path, as_json: bool) 
     kill. With --save they have as much time as they need. `hpc-amp resume` continues the run.
     """
     from hpc_amp.jobs import rundir
+    from hpc_amp.jobs.events import FINAL
 
     facts: list[dict[str, Any]] = []
     for target in targets:
@@ -154,8 +155,24 @@ def cancel(targets: tuple[str, ...], save: bool, runs_dir: Path, as_json: bool) 
         facts.append({"run_dir": str(run_dir), "job_id": before.job_id, "state": before.state})
         if not as_json:
             click.echo(text)
+        if run_dir.parent.name == Path(target).name and before.state in FINAL:
+            _say_which_older_go_on(run_dir)
     if as_json:
         click.echo(json.dumps(facts, indent=1))
+
+
+def _say_which_older_go_on(run_dir: Path) -> None:
+    """Say which other runs of the same name have not ended: the newest one was chosen."""
+    from hpc_amp.jobs.status import run_statuses
+
+    others = [path.parent for path in sorted(run_dir.parent.glob("[0-9]*/job.json"))]
+    under_way = [s.run_dir for s in run_statuses(others) if s.state in ("pending", "running")]
+    if under_way:
+        click.echo(
+            f"note: older runs of this name have not ended; to end them: "
+            f"{to_type('cancel', *under_way)}",
+            err=True,
+        )
 
 
 def _cancel(run_dir: Path) -> tuple[RunStatus, str]:
@@ -198,7 +215,7 @@ def _save(run_dir: Path) -> tuple[RunStatus, str]:
     try:
         stopped = save_and_stop(run_dir, on_wait=say_that_it_was_asked)
     except KeyboardInterrupt:
-        click.echo(f"not waiting any more; see hpc-amp status {run_dir}", err=True)
+        click.echo(f"not waiting any more; see {to_type('status', run_dir)}", err=True)
         raise SystemExit(130) from None
     before, after = stopped.before, stopped.after
     if stopped.how == "ended before":
@@ -251,7 +268,7 @@ def resume(
     run_dir = rundir.find_run(target, runs_dir)
     log = run_dir / "logs" / "job.log"
     words = [*(["--here"] if here else []), target, *map(_without_secret, overrides)]
-    command = shlex.join(["hpc-amp", "resume", *words])
+    command = to_type("resume", *words)
 
     def tell(resumed: Resumed) -> None:
         for remark in resumed.remarks:

@@ -27,7 +27,12 @@ from hpc_amp.cli.campaigns import (
     warmup_option,
 )
 from hpc_amp.cli.job_options import JobCommand, takes_job
-from hpc_amp.cli.options import DefaultGroup, json_option, no_check_option
+from hpc_amp.cli.options import (
+    DefaultGroup,
+    json_option,
+    no_check_option,
+    refuse_json_of_scripts,
+)
 
 if TYPE_CHECKING:
     from hpc_amp.config.load import JobText
@@ -174,6 +179,7 @@ def start(
         raise click.UsageError("Give either --array or --in-allocation.")
     if rank_batch is not None and global_batch is not None:
         raise click.UsageError("Give either --rank-batch or --global-batch.")
+    refuse_json_of_scripts(dry_run, as_json)
     from hpc_amp.campaigns.measuring import Measuring
     from hpc_amp.campaigns.submit import describe
     from hpc_amp.jobs.possible import ANSWER_SECONDS

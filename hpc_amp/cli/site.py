@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from hpc_amp.cli.options import json_option, runs_dir_option
+from hpc_amp.errors import to_type
 
 
 @click.group()
@@ -88,7 +89,7 @@ def draft(
     if output is None and hiding is not None:
         click.echo(f"note: site={given} is {hiding}, which is found first", err=True)
     reference = given if output is None and hiding is None else str(path)
-    click.echo(f"next: hpc-amp doctor site={reference}")
+    click.echo(f"next: {to_type('doctor', f'site={reference}')}")
 
 
 @site.command("list")

@@ -9,7 +9,7 @@ import click
 
 from hpc_amp.cli.follow import follow_until_interrupted, report_submission, say_remarks
 from hpc_amp.cli.job_options import JobCommand, takes_job
-from hpc_amp.cli.options import FILE, json_option, no_check_option
+from hpc_amp.cli.options import FILE, json_option, no_check_option, refuse_json_of_scripts
 
 if TYPE_CHECKING:
     from hpc_amp.config.load import JobText
@@ -53,6 +53,7 @@ def submit(
     The last one runs a run's job again, as a new run with the same settings and the same code.
     KEY=VALUE replaces a value of the job file. Words after -- are arguments of the program.
     """
+    refuse_json_of_scripts(dry_run, as_json)
     if dry_run:
         print_script(config, overrides, run_id)
         _save_job(save, config, overrides)

@@ -22,7 +22,12 @@ from hpc_amp.cli.campaigns import (
     start_campaign,
 )
 from hpc_amp.cli.job_options import JobCommand, takes_job
-from hpc_amp.cli.options import DefaultGroup, json_option, no_check_option
+from hpc_amp.cli.options import (
+    DefaultGroup,
+    json_option,
+    no_check_option,
+    refuse_json_of_scripts,
+)
 
 if TYPE_CHECKING:
     from hpc_amp.campaigns.folder import Submitting
@@ -93,6 +98,7 @@ def start(
     A comma in brackets or quotes does not separate values. --repeats 3 runs each point with three
     seeds, also if nothing else varies.
     """
+    refuse_json_of_scripts(dry_run, as_json)
     from hpc_amp.campaigns.plan import plan_campaign, with_repeats
     from hpc_amp.campaigns.points import read_space
     from hpc_amp.campaigns.submit import describe

@@ -14,7 +14,7 @@ from typing import ClassVar
 import yaml
 
 from hpc_amp.config.tree import Items, MappingNode, Node, Scalar, shown
-from hpc_amp.errors import ConfigError
+from hpc_amp.errors import ConfigError, to_type
 
 _MAX_DEPTH = 50
 _PLAIN = "?"
@@ -84,7 +84,7 @@ def read_file(path: Path, kind: str) -> tuple[str, MappingNode]:
         raise ConfigError(
             "this is a program, and not a job file",
             where=str(path),
-            hint=f"hpc-amp init {path} writes a job file for it",
+            hint=f"{to_type('init', path)} writes a job file for it",
         )
     return text, parse_file(text, str(path), kind)
 

@@ -14,6 +14,7 @@ from hpc_amp.config.checks import check_job
 from hpc_amp.config.load import JobText
 from hpc_amp.config.schema import Job, Restarts
 from hpc_amp.config.sites import load_for_site
+from hpc_amp.errors import to_type
 from hpc_amp.finding import Finding, to_text
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.follow import follow
@@ -177,7 +178,7 @@ def _judge(
         what = f"the job gave no result: {status.state}"
         what += f" ({status.reason})" if status.reason else ""
         why = "the ranks may not reach each other"
-        fix = f"hpc-amp explain {status.run_dir}"
+        fix = to_type("explain", status.run_dir)
         return Finding("net.nccl", "error", what, why, fix, "network")
     if facts["device"] != "cuda":
         what = f"an all-reduce over {facts['nodes']} node(s) through {facts['backend']} works"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpc_amp.config.load import JobText
 from hpc_amp.config.write import to_text
-from hpc_amp.errors import UsageError
+from hpc_amp.errors import UsageError, to_type
 from hpc_amp.jobs.places import LATEST, follow_latest, newest_in
 
 _IMAGES = (".sif", ".simg", ".sqsh", ".squashfs")
@@ -50,7 +50,7 @@ def job_or_program(given: Path, arguments: Sequence[str]) -> Path | JobText:
     if given.suffix in _IMAGES:
         raise UsageError(
             f"{given} is a container image",
-            hint=f"name a program too: hpc-amp submit train.py --image {given}",
+            hint=f"name a program too: {to_type('submit', 'train.py', '--image', given)}",
         )
     if given.suffix in _JOB_FILES or not given.is_file():
         _refuse_name_of_run(given)
@@ -65,7 +65,7 @@ def job_or_program(given: Path, arguments: Sequence[str]) -> Path | JobText:
     if is_job_script(given):
         raise UsageError(
             f"{given} is a job script with directives of its own",
-            hint=f"hpc-amp init {given} drafts a job file from it",
+            hint=f"{to_type('init', given)} drafts a job file from it",
         )
     command = _command(given)
     if command is None:
@@ -80,33 +80,46 @@ def _refuse_name_of_run(given: Path) -> None:
         return
     raise UsageError(
         f"{given} is the name of a run, and no job file",
-        hint=f"hpc-amp submit {runs / given / LATEST} runs its job again",
+        hint=f"{to_type('submit', runs / given / LATEST)} runs its job again",
     )
 
 
 def varied(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Arguments of which some have several values, `--lr=0.1,0.2` or `--lr 0.1,0.2`: the arguments
     with a name in place of the values, `--lr={lr}`, and the overrides that give the name its
-    values. A value in quotes has its comma in it, and the program gets it without them."""
+    values. A value in quotes has its comma in it, and the program gets it without them. Raises
+    UsageError for `--range 1,2 3,4`: only one word varies with an argument."""
     from hpc_amp.campaigns.points import split_values
 
     words: list[str] = []
     overrides: list[str] = []
     names: set[str] = set()
+    follows_values = False
     for before, word in zip(("", *arguments), arguments, strict=False):
         option, equals, text = word.partition("=")
-        if not option.startswith("-") or _NEGATIVE.match(option):
+        if not _is_option(option):
             option, equals, text = before, "", word  # it may be the value of the word before
-        several = len(split_values(text)) > 1 or _QUOTED.fullmatch(text)
-        if option.startswith("-") and "=" not in option and several:
+        several = len(split_values(text)) > 1 or _QUOTED.fullmatch(text) is not None
+        if follows_values and several and not _is_option(option):
+            raise UsageError(
+                f"an argument has several values in two words: {before} {word}",
+                hint=f"name both: values.a={before} values.b={word} -- ... {{a}} {{b}}",
+            )
+        varies = several and _is_option(option) and "=" not in option
+        if varies:
             name = value_name(option)
             while name in names:
                 name += "_"
             names.add(name)
             overrides.append(f"values.{name}={text}")
             word = f"{option}={{{name}}}" if equals else f"{{{name}}}"
+        follows_values = varies and not equals
         words.append(word)
     return words, overrides
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-") and not _NEGATIVE.match(word)
 
 
 def with_value(arguments: Sequence[str], name: str) -> tuple[list[str], list[str]]:

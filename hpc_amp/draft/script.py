@@ -13,7 +13,7 @@ from typing import Any
 from hpc_amp.config.units import format_duration
 from hpc_amp.config.write import to_text
 from hpc_amp.draft.program import as_name, name_of
-from hpc_amp.errors import UsageError
+from hpc_amp.errors import UsageError, to_type
 from hpc_amp.lint.files import check_files
 from hpc_amp.lint.job import LaunchLine, LintedJob, option_in, read_job
 from hpc_amp.lint.script import read_script
@@ -91,7 +91,7 @@ def draft_from_script(path: Path) -> str:
     findings = [
         f"line {one.line}: {one.severity}: {one.what}; {one.fix}" for one in checked.findings
     ]
-    head = [f"Drafted by `hpc-amp init {path}`. Check each line, then: hpc-amp validate FILE"]
+    head = [f"Drafted by `{to_type('init', path)}`. Check each line, then: hpc-amp validate FILE"]
     for title, lines in (("To be looked at:", draft.remarks), ("lint found in it:", findings)):
         if lines:
             head += ["", title, *(f"- {line}" for line in lines)]

@@ -292,7 +292,7 @@ def apply(run_dir: Path, change: Change, command: str) -> int:
     except OSError as error:
         if kept is not None:
             _put_back(run_dir, kept)
-        raise UsageError(f"{run_dir} cannot be changed: {error}") from None
+        raise UsageError(f"{run_dir} cannot be changed: {rundir.why_not_written(error)}") from None
     finally:
         shutil.rmtree(stage, ignore_errors=True)
     return int(kept.name)

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hpc_amp.errors import UsageError
+from hpc_amp.errors import HpcAmpError, UsageError
 from hpc_amp.jobs.events import FINAL, is_only_created, read_events
-from hpc_amp.jobs.status import RunStatus, run_statuses
+from hpc_amp.jobs.status import GONE, RunStatus, run_statuses
 from hpc_amp.schedulers import get_scheduler
 
 _POLL_SECONDS = 0.3
@@ -60,7 +60,8 @@ def follow(
 ) -> RunStatus:
     """Pass a run's log to `write`, from the byte `offset` on, until the run has ended. Returns its
     final status. `on_wait` is called with a line that says why the job waits in the queue, and
-    again when the reason changes. Raises UsageError for a run that its user has to submit."""
+    again when the reason changes. Raises UsageError for a run that its user has to submit, and
+    HpcAmpError if the run is moved or removed meanwhile."""
     if is_only_created(run_dir):
         raise UsageError(
             f"{run_dir} was made by `hpc-amp render --create`, and its script has not started",
@@ -77,6 +78,8 @@ def follow(
             if status.state in FINAL:
                 # The last lines may have been written after the call of `pump` above.
                 tail.pump()
+                if status.reason == GONE:
+                    raise HpcAmpError(f"{run_dir} is not there any more: {GONE}")
                 return status
             reason = f"{status.state}: {status.reason}" if status.reason else status.state
             if status.state in ("pending", "unknown") and reason != told:

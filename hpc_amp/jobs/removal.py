@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpc_amp.errors import UsageError
+from hpc_amp.errors import UsageError, to_type
 from hpc_amp.files import read_json
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.attempts import newest_attempt
@@ -57,7 +57,7 @@ def removable(run_dirs: Sequence[Path]) -> list[Removable]:
             if moved is not None:
                 raise UsageError(f"{run_dir} was moved, and {moved}", hint="wait for its end")
         elif state not in FINAL and not is_only_created(run_dir):
-            raise UsageError(f"{run_dir} is {state}", hint=f"hpc-amp cancel {run_dir}")
+            raise UsageError(f"{run_dir} is {state}", hint=to_type("cancel", run_dir))
         else:
             with_jobs.append(status)
         found.append((status, state))
@@ -197,7 +197,7 @@ def remove(
         except OSError as error:
             left = doomed if doomed.exists() else folder
             rundir.write_latest(folder.parent)
-            raise UsageError(f"{left} cannot be removed: {error}") from None
+            raise UsageError(f"{left} cannot be removed: {rundir.why_not_written(error)}") from None
         for link in places[1:]:
             with contextlib.suppress(OSError):
                 link.unlink()

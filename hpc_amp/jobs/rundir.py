@@ -17,7 +17,7 @@ from typing import Any
 
 from hpc_amp import __version__
 from hpc_amp.config.schema import SCHEMA_VERSION, Job, to_plain
-from hpc_amp.errors import UsageError
+from hpc_amp.errors import FULL_DISK, UsageError, to_type
 from hpc_amp.jobs.clusters import refuse_other_cluster
 from hpc_amp.jobs.places import (
     all_runs,
@@ -62,16 +62,21 @@ def create(plan: Plan, script: str, config_text: str) -> None:
             f"{run_dir} exists already", hint="every run has a directory of its own"
         ) from None
     except OSError as error:
-        hint = None
-        if isinstance(error, PermissionError):
-            hint = "name a folder that you can write: runs_dir=FOLDER"
-        raise UsageError(f"the run directory cannot be created: {error}", hint=hint) from None
+        raise UsageError(
+            f"the run directory {run_dir} cannot be created: {why_not_written(error)}",
+            hint="name a folder that you can write: runs_dir=FOLDER",
+        ) from None
     try:
         _fill(plan, script, config_text)
     except BaseException as error:
         discard(run_dir)
         if isinstance(error, OSError):
-            raise UsageError(f"the run directory cannot be written: {_one_line(error)}") from None
+            why = why_not_written(error)
+            full = any(os.strerror(number) in why for number in FULL_DISK)
+            raise UsageError(
+                f"the run directory {run_dir} cannot be written: {why}",
+                hint="free some space, or name another folder: runs_dir=FOLDER" if full else None,
+            ) from None
         raise
 
 
@@ -85,13 +90,14 @@ def discard(run_dir: Path) -> None:
         run_dir.parent.rmdir()
 
 
-def _one_line(error: OSError) -> str:
-    """The text of an error. `shutil.copytree` collects its errors in one, as tuples of source,
-    destination and reason; of these, the first reason."""
+def why_not_written(error: OSError) -> str:
+    """The text of an error, without its number. `shutil.copytree` collects its errors in one, as
+    tuples of source, destination and reason; of these, the first reason."""
     import shutil  # only after a failure
 
     first = error.args[0] if isinstance(error, shutil.Error) else None
-    return str(first[0][2]) if isinstance(first, list) else str(error)
+    text = str(first[0][2] if isinstance(first, list) else error)
+    return re.sub(r"^\[Errno \d+\] ", "", text)
 
 
 def _fill(plan: Plan, script: str, config_text: str) -> None:
@@ -203,7 +209,7 @@ def refuse_copy(folder: Path, recorded: Path | None, *, can_adopt: bool = False)
     `folder`. `can_adopt`: `hpc-amp resume --here` can continue it in `folder`."""
     if recorded is None:
         return
-    here = f"hpc-amp resume --here {shlex.quote(str(folder))} continues it in this folder"
+    here = f"{to_type('resume', '--here', folder)} continues it in this folder"
     if is_copy(recorded):
         ways = f"; {here}, and hpc-amp submit starts it anew" if can_adopt else ", or start anew"
         raise UsageError(

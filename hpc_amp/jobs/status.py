@@ -120,6 +120,10 @@ def _is_damaged(resolved: Mapping[str, Any]) -> bool:
     return not all(isinstance(name, str) and "\0" not in name for name in names)
 
 
+GONE = "its folder was moved or removed, and its job may go on"
+"""The reason of a run that was there when the command began."""
+
+
 class RunView:
     """The state of a run according to its files."""
 
@@ -275,6 +279,8 @@ class RunView:
 
     def _without_job(self) -> tuple[str, str]:
         """State and reason of a run whose job id is not known."""
+        if not self.folder.is_dir():
+            return "lost", GONE
         try:
             (self.folder / "state.jsonl").open("rb").close()
         except FileNotFoundError:

@@ -11,7 +11,7 @@ from typing import Any
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.load import JobText, LoadedJob
 from hpc_amp.config.sites import load_for_site
-from hpc_amp.errors import HpcAmpError, UnclearError, UsageError
+from hpc_amp.errors import HpcAmpError, UnclearError, UsageError, to_type
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.events import record_event
 from hpc_amp.jobs.known import remember
@@ -97,7 +97,7 @@ def kept(error: UnclearError, run_dir: Path) -> UnclearError:
     """The error for a run that is kept because its job may be in the queue."""
     return UnclearError(
         f"{error.message}; it is unknown whether the job is in the queue, so {run_dir} is kept",
-        hint=f"hpc-amp status {run_dir} searches for the job",
+        hint=f"{to_type('status', run_dir)} searches for the job",
     )
 
 

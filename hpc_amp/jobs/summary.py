@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from hpc_amp.config.units import format_duration
+from hpc_amp.errors import to_type
 from hpc_amp.files import read_json
 from hpc_amp.jobs.status import RunStatus
 
@@ -151,9 +152,9 @@ def _places(run_dir: Path) -> list[tuple[str, str]]:
 
 
 def _next_steps(status: RunStatus) -> list[str]:
-    target = shlex.quote(status.run_dir)
+    resume = to_type("resume", status.run_dir)
     if status.state in ("failed", "lost"):
-        return [f"see the log above, then: hpc-amp resume {target}"]
+        return [f"see the log above, then: {resume}"]
     if status.state in ("checkpointed", "cancelled"):
-        return [f"continue with: hpc-amp resume {target}"]
+        return [f"continue with: {resume}"]
     return []

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hpc_amp.errors import UsageError
+from hpc_amp.jobs.places import is_campaign, is_run
 from hpc_amp.migrate.notebook import read_notebook
 from hpc_amp.migrate.source import Source, read
 
@@ -94,9 +95,9 @@ def require_libcst() -> None:
 def python_files(paths: Sequence[Path], refused: Callable[[str], None]) -> list[Path]:
     """Return the files in `paths`, and the Python files and notebooks in the folders in `paths`.
 
-    Hidden folders and virtual environments are skipped, and each file is returned once. `refused`
-    is called with a message for each folder that cannot be read. Raises UsageError if a path does
-    not exist.
+    Hidden folders, virtual environments and the folders of runs and campaigns, which have copies of
+    the code, are skipped, and each file is returned once. `refused` is called with a message for
+    each folder that cannot be read. Raises UsageError if a path does not exist.
     """
     return list(dict.fromkeys(_files(paths, refused)))
 
@@ -118,6 +119,8 @@ def _files(paths: Sequence[Path], refused: Callable[[str], None]) -> Iterator[Pa
                 if not name.startswith(".")
                 and name not in ("__pycache__", "site-packages")
                 and not Path(folder, name, "pyvenv.cfg").exists()
+                and not is_run(Path(folder, name))
+                and not is_campaign(Path(folder, name))
             )
             for name in sorted(files):
                 file = Path(folder, name)

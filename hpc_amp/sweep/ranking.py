@@ -132,7 +132,7 @@ def rank(
         else:
             ranked.append(Ranked(status, run_dir, value, summary.get("synthetic") is True))
     if not ranked and any(status.state == "finished" for status in others):
-        hint = f"its metrics are {', '.join(sorted(known))}" if known else None
+        hint = f"--metric NAME ranks by one of {', '.join(sorted(known))}" if known else None
         raise UsageError(f"no finished point has a metric {metric!r}", hint=hint)
     ranked.sort(key=lambda point: -point.value if highest_first else point.value)
     return Ranking(sweep, metric, highest_first, tuple(ranked), tuple(others))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -271,6 +272,11 @@ def test_a_job_is_measured_here_in_each_precision(host: StubHost, warm_python: P
     assert again.returncode == 1
     assert CPU in again.stdout
     assert "fp32        2/2" in again.stdout
+    # As the benchmark of somebody else: it is shown, though no file can be written.
+    refused = host.hpc_amp("bench", "report", "small", "--out", "job.yaml")
+    assert refused.returncode == 2
+    assert "fp32        2/2" in refused.stdout
+    assert "; choose another folder (for a report: --out)" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -315,7 +321,9 @@ def test_a_signal_ends_it_and_shows_what_is_measured(host: StubHost, warm_python
     before = json.loads(host.hpc_amp("bench", "status", "x", "--json").stdout)["points"]
     measured = [point["run_dir"] for point in before if point["state"] == "measured"]
     assert 1 <= len(measured) <= 4
-    again = host.hpc_amp("bench", "continue", "x")
+    (_, hpc_amp, *words) = shlex.split(err.splitlines()[-1].replace("stopped; to continue:", "_"))
+    assert (hpc_amp, words[:2]) == ("hpc-amp", ["bench", "continue"])
+    again = host.hpc_amp(*words)
     assert again.returncode == 0, again.stderr
     assert "fp32        5/5" in again.stdout
     after = json.loads(host.hpc_amp("bench", "status", "x", "--json").stdout)["points"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -99,12 +100,15 @@ def test_version(host: StubHost) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["sumbit"], "No such command 'sumbit'"),
+        (["sumbit", "x"], "No such command 'sumbit'. Did you mean 'submit'? See hpc-amp --help"),
+        (["Status"], "No such command 'Status'. Did you mean 'status'?"),
+        (["nothing"], "No such command 'nothing'. See hpc-amp --help"),
         (["sweep", "stauts", "x"], "No such command 'stauts'. Did you mean 'status'?"),
         (["ps"], "No such command 'ps'. Try: hpc-amp status. See hpc-amp --help"),
         (["stop", "x"], "No such command 'stop'. Try: hpc-amp cancel RUN"),
         (["--nope"], "No such option"),
         (["submit"], "Missing argument 'CONFIG'. See hpc-amp submit --help"),
+        (["logs", "a", "b"], "Got unexpected extra argument (b). See hpc-amp logs --help"),
         (["render"], "Missing argument 'CONFIG'."),
         (["validate"], "Missing argument 'CONFIG'."),
         (["run"], "Missing argument 'CONFIG'."),
@@ -117,6 +121,10 @@ def test_version(host: StubHost) -> None:
         ),
         (["logs", "-n", "x", "y"], "Invalid value for '-n' / '--lines'"),
         (["logs", "-n", "-1", "y"], "Invalid value for '-n' / '--lines'"),
+        *(
+            ([command, "job.yaml", "--dry-run", "--json"], "--dry-run prints scripts, which are")
+            for command in ("submit", "sweep", "scale", "bench")
+        ),
         (["submit", "nope.yaml"], "nope.yaml: there is no such job file"),
         (["submit", "."], ". is a folder; name a job file or a program in it"),
         (["submit", "job.yaml", "oops"], "override 'oops': this has no '='"),
@@ -143,6 +151,10 @@ def test_errors_are_one_line(host: StubHost, words: list[str], message: str) -> 
     assert sorted(path.name for path in host.work.iterdir()) == ["job.yaml"]
 
 
+def test_an_option_without_its_value(host: StubHost) -> None:
+    assert fails(host.hpc_amp("logs", "-n")) == "Option '-n' requires an argument."
+
+
 def test_init_writes_a_job_file_that_is_good(host: StubHost) -> None:
     result = host.hpc_amp("init")
 
@@ -150,6 +162,19 @@ def test_init_writes_a_job_file_that_is_good(host: StubHost) -> None:
     assert host.hpc_amp("validate", "job.yaml").returncode == 0
     assert fails(host.hpc_amp("init")).startswith("job.yaml already exists")
     assert fails(host.hpc_amp("init", "no/folder.yaml")).startswith("no/folder.yaml cannot be")
+
+
+def test_what_is_to_be_typed_next_can_be_typed_in_a_folder_with_a_space(host: StubHost) -> None:
+    config = host.work / "my job.yaml"
+    wrote = host.hpc_amp("init", "-o", config.name)
+    assert wrote.stdout == "wrote my job.yaml; next: hpc-amp validate 'my job.yaml'\n"
+
+    config.write_text(json.dumps(job(site="local")))
+    swept = host.hpc_amp("sweep", config.name, "container.env.X=1,2", "--sweeps-dir", "all of it")
+    *_, last = swept.stdout.splitlines()
+    see, hpc_amp, *words = shlex.split(last)
+    assert (see, hpc_amp) == ("see:", "hpc-amp"), swept.stderr
+    assert host.hpc_amp(*words, "--metric", "seconds").returncode == 0
 
 
 def test_validate(host: StubHost) -> None:
@@ -168,6 +193,15 @@ def test_validate(host: StubHost) -> None:
     assert list(host.work.iterdir()) == [host.work / "job.yaml"]
 
 
+def test_validate_refuses_a_program_that_is_not_there_as_submit_does(host: StubHost) -> None:
+    host.write_job(job(run=["python", "trian.py"]))
+
+    said = fails(host.hpc_amp("validate", "job.yaml"))
+
+    assert said.startswith(f"run: trian.py does not exist in {host.work}; check the path")
+    assert fails(host.hpc_amp("submit", "job.yaml")).startswith(said)
+
+
 def test_a_working_directory_that_is_gone(host: StubHost) -> None:
     gone = host.work / "gone"
     gone.mkdir()
@@ -179,6 +213,20 @@ def test_a_working_directory_that_is_gone(host: StubHost) -> None:
     )  # fmt: skip
 
     assert fails(result) == ("the working directory no longer exists; change to another one")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_standard_stream_that_is_closed(host: StubHost, closed: str) -> None:
+    host.write_job(job())
+    command = [sys.executable, "-m", "hpc_amp", "submit", "job.yaml"]
+
+    result = subprocess.run(
+        ["bash", "-c", f'exec "$@" {closed}', "-", *command],
+        cwd=host.work, env=host.environ(), text=True, capture_output=True, timeout=300,
+    )  # fmt: skip
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert ("submitted job" in result.stdout) == (closed != ">&-")
 
 
 # `hpc-amp` where no file can have a byte.
@@ -377,8 +425,22 @@ def test_a_runs_folder_that_cannot_be_made(host: StubHost) -> None:
 
     message = fails(host.hpc_amp("submit", "job.yaml"))
 
-    assert message.startswith("the run directory cannot be created: ")
+    assert message.startswith(f"the run directory {host.work}/runs/test/")
+    assert message.endswith(
+        f" cannot be created: Not a directory: '{host.work}/runs/test'; "
+        "name a folder that you can write: runs_dir=FOLDER"
+    )
     assert host.calls("sbatch") == []
+
+
+def test_a_sweeps_folder_that_cannot_be_made(host: StubHost) -> None:
+    host.write_job(job())
+    (host.work / "sweeps").touch()
+
+    message = fails(host.hpc_amp("sweep", "job.yaml", "container.env.X=1,2"))
+
+    assert message.startswith(f"the folder {host.work}/sweeps/test/")
+    assert message.endswith("'; --sweeps-dir names another one")
 
 
 def test_code_is_copied_without_the_runs_in_it(host: StubHost) -> None:
@@ -403,8 +465,11 @@ def test_code_that_cannot_be_copied(host: StubHost) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "test", runs], check=True)
     try:
         message = fails(host.hpc_amp("submit", "job.yaml"))
-        assert message.startswith("the run directory cannot be written: ")
-        assert message.endswith("No space left on device")
+        assert message.startswith(f"the run directory {runs}/test/")
+        assert message.endswith(
+            " cannot be written: No space left on device; "
+            "free some space, or name another folder: runs_dir=FOLDER"
+        )
         assert not (runs / "test").exists()
     finally:
         subprocess.run(["umount", "--lazy", runs], check=True)
@@ -749,6 +814,20 @@ def test_cancel_on_slurm(host: StubHost) -> None:
     assert host.hpc_amp("cancel", "test").stdout == f"{run_dir} has already ended (cancelled)\n"
 
 
+def test_cancel_of_a_name_says_which_older_runs_go_on(here: StubHost) -> None:
+    config = job(site="local", run=["sleep", "60"])
+    ids = ["20261127-223455-aaaa", "20261127-223456-bbbb"]
+    older, newer = (submitted(here, config, "--run-id", one)["run_dir"] for one in ids)
+
+    first, second = (here.hpc_amp("cancel", "test") for _ in range(2))
+
+    assert (first.stdout.split()[-1], first.stderr) == (newer, "")
+    assert second.stdout == f"{newer} has already ended (cancelled)\n"
+    assert second.stderr == (
+        f"note: older runs of this name have not ended; to end them: hpc-amp cancel {older}\n"
+    )
+
+
 def test_cancel_that_slurm_refuses(host: StubHost) -> None:
     submitted(host, job())
     host.fail("scancel", "Access/permission denied")
@@ -981,6 +1060,23 @@ def read_until(process: subprocess.Popen[str], line: str) -> None:
         if got == f"{line}\n":
             return
     pytest.fail(f"{line!r} did not come")
+
+
+def test_a_run_that_is_moved_while_it_is_followed(here: StubHost) -> None:
+    run_dir = Path(submitted(here, job(site="local", run=WAITS))["run_dir"])
+    process = start_following(here, "logs", "-f", "test")
+    read_until(process, "ready")
+    moved = run_dir.rename(here.work / "moved")
+    try:
+        _, err = process.communicate(timeout=60)
+    finally:
+        moved.rename(run_dir)
+
+    assert process.returncode == 1
+    assert err == (
+        f"hpc-amp: {run_dir} is not there any more: its folder was moved or removed, and its job "
+        "may go on\n"
+    )
 
 
 def test_ctrl_c_ends_the_following_and_not_the_run(here: StubHost) -> None:

@@ -496,6 +496,17 @@ def test_the_values_of_an_argument_may_be_a_word_of_their_own() -> None:
     assert varied(["-x", "-.5,.5", "-Wa,b", "-1"])[1] == ["values.x=-.5,.5"]
 
 
+@pytest.mark.parametrize("first", ["1,2", "-1,2"])
+def test_an_argument_with_several_values_in_two_words_is_refused(first: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        varied(["--range", first, "3,4"])
+    assert str(caught.value) == (
+        f"an argument has several values in two words: {first} 3,4; "
+        f"name both: values.a={first} values.b=3,4 -- ... {{a}} {{b}}"
+    )
+    assert varied(["--range=1,2", "3,4"])[0] == ["--range={range}", "3,4"]
+
+
 def test_a_value_in_quotes_may_have_a_comma() -> None:
     given = ["--betas", "'0.9,0.99'", '--on="0,1"', "--say='a'", "'b,c'", "'d,e'", "--lr=1,'2,3'"]
     words, overrides = varied(given)

@@ -336,11 +336,15 @@ def test_the_oldest_torch_can_be_named() -> None:
     assert Path("old.py").read_text() == OLD
 
 
-def test_folders_without_hidden_ones_and_environments() -> None:
-    for name in ("src/a.py", "src/b/c.py", "src/.git/d.py", "src/venv/lib/e.py", "src/f.txt"):
+def test_folders_without_hidden_ones_environments_and_runs() -> None:
+    for name in (
+        "src/a.py", "src/b/c.py", "src/.git/d.py", "src/venv/lib/e.py", "src/f.txt",
+        "src/runs/x/1/code/g.py", "src/sweeps/x/1/snapshot/code/h.py",
+    ):  # fmt: skip
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(OLD)
-    Path("src/venv/pyvenv.cfg").touch()
+    for name in ("venv/pyvenv.cfg", "runs/x/1/job.json", "sweeps/x/1/campaign.json"):
+        Path("src", name).touch()
     result = migrate("--write", "src")
 
     assert result.output == "2 places in 2 files: 2 changed, 0 for you\n"

@@ -97,6 +97,11 @@ def test_a_point_that_fails_does_not_stop_the_others(machine: Machine) -> None:
     assert first.returncode == 1
     facts = json.loads(first.stdout)
     assert [point["state"] for point in facts["points"]] == ["finished", "failed", "finished"]
+    dropped = machine.run("drop", "test", "0,2", "--json")
+    assert json.loads(dropped.stdout)["dropped"] == []
+    dropped = machine.run("drop", "test", "2")
+    assert dropped.stdout.startswith("dropped 0 points of ")
+    assert dropped.stderr == "point 2 is finished, and stays\n"
     (machine.folder / "mended").touch()
     second = machine.run("continue", "test")
     assert second.returncode == 0, second.stderr

@@ -103,10 +103,14 @@ def test_a_table_is_a_point_a_line_and_an_empty_cell_leaves_the_key_alone(tmp_pa
     [
         (["train.seed=1"], "nothing varies"),
         ([], "nothing varies"),
-        (["train.seed=1,,2"], "an empty value"),
+        (["train.seed=1,", "2"], "an empty value between the commas; write the values without"),
         (["train.seed=1,2,1"], "the value '1' is given twice"),
-        (["train.seed=1,2", "train.seed=3,4"], "train.seed is given twice"),
-        (["train.seed=1,2", "train.seed=3"], "train.seed is given twice"),
+        (
+            ["train.seed=1,2", "train.seed=3,2"],
+            "train.seed is given twice; give it once: train.seed=1,2,3",
+        ),
+        (["train.seed=0", "a=1,2", "train.seed=1"], "give it once: train.seed=0,1"),
+        (["name=a", "name=b"], "name is the same for all points"),
         (["name=a,b"], "name is the same for all points"),
         (["site=slurm,local"], "site is the same for all points"),
         (
@@ -127,6 +131,7 @@ def test_what_is_no_sweep_is_refused(overrides: list[str], said: str) -> None:
     [
         ("", "is empty"),
         ("train.seed\n", "no points"),
+        ("train.seed;train.ema\n1;2\n", ":1: the titles are not separated by commas; write commas"),
         ("train.seed,train.seed\n1,2\n", ":1: the key 'train.seed' is given twice"),
         ("train.seed,\n1,2\n", ":1: a column has no title"),
         ("train.seed,train.ema\n1\n", ":2: 1 values for 2 keys"),
@@ -144,6 +149,14 @@ def test_a_bad_table_is_refused_at_its_line(tmp_path: Path, text: str, said: str
 
     assert said in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+def test_a_key_is_in_the_table_or_on_the_command_line(tmp_path: Path) -> None:
+    table = tmp_path / "points.csv"
+    table.write_text("train.seed\n1\n")
+    for override in ("train.seed=2", "train.seed=2,3"):
+        with pytest.raises(UsageError, match=r"train\.seed is in .*points\.csv too"):
+            read_space([override], table=table)
 
 
 def test_a_table_that_is_not_there_or_not_text(tmp_path: Path) -> None:

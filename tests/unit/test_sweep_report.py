@@ -185,7 +185,7 @@ def test_a_metric_that_nobody_wrote(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         rank(sweep, statuses, "accurracy")
 
-    assert str(caught.value).endswith("its metrics are accuracy, steps")
+    assert str(caught.value).endswith("--metric NAME ranks by one of accuracy, steps")
 
 
 def test_nothing_has_finished_yet(tmp_path: Path) -> None:
