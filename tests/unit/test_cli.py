@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -72,9 +73,10 @@ def here(host: StubHost) -> Iterator[StubHost]:
     yield host
     for path in host.work.glob("runs/*/[0-9]*/state.jsonl"):
         for event in read_events(path.parent):
-            if str(event.get("job_id", "")).startswith("local-"):
-                for member in local._family(int(event["job_id"].split("-")[1])):
-                    if local._alive(event["job_id"]):
+            job_id = str(event.get("job_id", ""))
+            if job_id.startswith("local-") and local._alive(job_id):
+                for member in local._family(int(job_id.split("-")[1])):
+                    with contextlib.suppress(ProcessLookupError):
                         os.kill(member, signal.SIGKILL)
 
 
