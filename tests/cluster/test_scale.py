@@ -15,6 +15,8 @@ from support import commands
 from support.cluster import Cluster, held
 from support.waiting import wait_until
 
+from hpc_amp.train.heartbeat import read_heartbeats
+
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
 JOB: dict[str, Any] = {
@@ -82,9 +84,9 @@ def hosts(run: dict[str, Any], steps: int) -> list[str]:
     return [rank["host"] for rank in ranks]
 
 
-def ranks(run_dir: Path) -> list[Path]:
-    """The heartbeats of the ranks that have begun."""
-    return list(run_dir.glob("attempts/1/heartbeat/rank-*"))
+def ranks(run_dir: Path) -> list[dict[str, Any]]:
+    """The heartbeats of the ranks that have begun. A file without content does not count."""
+    return read_heartbeats(run_dir / "attempts" / "1" / "heartbeat")
 
 
 def report(cluster: Cluster, folder: Path) -> dict[str, Any]:

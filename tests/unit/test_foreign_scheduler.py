@@ -204,7 +204,8 @@ def test_a_sweep_is_cancelled_and_goes_on(spool: SpoolHost, site: str) -> None:
     spool.write_job({**JOB, "run": ["sh", "-c", f"test -e {go} || sleep 600"]}, site)
     words = ("sweep", "job.yaml", "container.env.WORD=one,two", "--json")
     folder = Path(json.loads(spool.hpc_amp(*words))["folder"])
-    for point in (folder / "points").iterdir():
+    for number in range(2):
+        point = folder / "points" / f"{number:04}"
         wait_until(lambda point=point: has_started(point), f"{point} to start")
     wait_until(lambda: sweep_states(spool, folder) == ["running"] * 2, "both points to run")
 
