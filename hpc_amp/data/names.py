@@ -55,10 +55,12 @@ def folders_in(folder: Path) -> list[str]:
 
 def test_folder(root: Path) -> Path | None:
     """The folder of the test images in classes, `test` or `val`, or None. The `test` of many public
-    sets has no classes, because they are secret: then it is `val`, if there is one. Raises
-    DataError."""
+    sets has no classes, because they are secret: then it is `val`. Folders are read only if there
+    are both. Raises DataError."""
     found = [root / name for name in ("test", "val") if (root / name).is_dir()]
-    return next(filter(folders_in, found), next(iter(found), None))
+    if len(found) < 2:  # each rank asks
+        return found[0] if found else None
+    return next(filter(folders_in, found), found[0])
 
 
 def suffix_of(name: str) -> str:

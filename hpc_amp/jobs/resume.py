@@ -134,19 +134,19 @@ def _refuse_under_way(
 
 def _left_when_ended(status: RunStatus, on_wait: Callable[[str], object]) -> Leftovers:
     """What there still is of a run that has ended. If its job is still ending, waits for that."""
-    deadline = None
-    while True:
-        (left,) = leftovers([status])
-        job = left.jobs.get(status.job_id or "")
-        ending = job is not None and job.state == "running"
-        if deadline is None and ending:
-            on_wait(status.job_id or "")
-            deadline = time.monotonic() + ENDING_SECONDS
-        if deadline is None or time.monotonic() > deadline:
-            return left
-        if not ending and left.orphan is None:
-            return left
-        time.sleep(1)
+    job_id = status.job_id or ""
+
+    def is_ending() -> bool:
+        return job_id in left.jobs and left.jobs[job_id].state == "running"
+
+    (left,) = leftovers([status])
+    if is_ending():
+        on_wait(job_id)
+        deadline = time.monotonic() + ENDING_SECONDS
+        while (is_ending() or left.orphan is not None) and time.monotonic() < deadline:
+            time.sleep(1)
+            (left,) = leftovers([status])
+    return left
 
 
 def _refuse_elsewhere_under_way(run_dir: Path) -> tuple[RunStatus, list[str]]:
