@@ -103,6 +103,7 @@ def test_a_table_is_a_point_a_line_and_an_empty_cell_leaves_the_key_alone(tmp_pa
     [
         (["train.seed=1"], "nothing varies"),
         ([], "nothing varies"),
+        (["train.seed=1,,2"], "an empty value"),
         (["train.seed=1,", "2"], "an empty value between the commas; write the values without"),
         (["train.seed=1,2,1"], "the value '1' is given twice"),
         (
