@@ -1,6 +1,10 @@
 """hpc-amp: one YAML file in, a multi-node mixed-precision PyTorch run out."""
 
-from typing import Any
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any  # a rank starts without `typing`
 
 __version__ = "0.1.0"
 _PLACES = {"executor": "hpc_amp.functions", "report": "hpc_amp.distributed.report"}

@@ -7,7 +7,10 @@ import ctypes
 import os
 import signal
 import sys
-from typing import NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 PARENT = "HPC_AMP_PARENT"
 """The variable in which a parent gives its process id to a rank (`end_with_parent`)."""

@@ -13,19 +13,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
 
 Changes = dict[str, "str | None"]
 """New values of variables. None removes a variable."""
 
-GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
-HOST_LIBRARIES = Path("/.singularity.d/libs")
+GPU_FOLDER = "/proc/driver/nvidia/gpus"
+HOST_LIBRARIES = "/.singularity.d/libs"
 """Where Apptainer and Singularity mount the libraries of the GPU driver."""
 
 
 def environment_changes(
-    environ: Mapping[str, str], resolved: Mapping[str, Any], run_dir: Path
+    environ: Mapping[str, str], resolved: Mapping[str, Any], run_dir: str | Path
 ) -> Changes:
     """The changes for a rank.
 
@@ -62,8 +65,8 @@ def _common(environ: Mapping[str, str], resolved: Mapping[str, Any]) -> Changes:
     compiles = bool((resolved["job"].get("train") or {}).get("compile"))
     changes["TRITON_CACHE_DIR"] = None if compiles else f"{caches}/triton"
     changes["TORCHINDUCTOR_CACHE_DIR"] = None if compiles else f"{caches}/inductor"
-    if (HOST_LIBRARIES / "libcuda.so.1").exists():
-        changes["TRITON_LIBCUDA_PATH"] = str(HOST_LIBRARIES)
+    if os.path.exists(os.path.join(HOST_LIBRARIES, "libcuda.so.1")):
+        changes["TRITON_LIBCUDA_PATH"] = HOST_LIBRARIES
     return changes
 
 
@@ -71,7 +74,7 @@ def _search_paths(
     given: Mapping[str, str],
     environ: Mapping[str, str],
     resolved: Mapping[str, Any],
-    run_dir: Path,
+    run_dir: str | Path,
 ) -> Changes:
     """Folders in front of those of the image: the run's copy of hpc_amp for Python, and for the
     dynamic loader the host's MPI and the folders that the site asks for."""
@@ -80,7 +83,7 @@ def _search_paths(
         *filter(None, environ.get("HPC_AMP_LD_LIBRARY_PATH", "").split(os.pathsep)),
     ]
     changes: Changes = {
-        "PYTHONPATH": _join([str(run_dir / "src")], given.get("PYTHONPATH")),
+        "PYTHONPATH": _join([os.path.join(run_dir, "src")], given.get("PYTHONPATH")),
         "HPC_AMP_LD_LIBRARY_PATH": None,
     }
     if libraries:
@@ -122,7 +125,7 @@ def _mpi(environ: Mapping[str, str], resolved: Mapping[str, Any]) -> Changes:
     owners = {"OPAL_PREFIX": "openmpi", "PMIX_PREFIX": "pmix", "PMIX_INSTALL_PREFIX": "pmix"}
     changes: Changes = {}
     for name, owner in owners.items():
-        if environ.get(name) and not Path(environ[name], "share", owner).is_dir():
+        if environ.get(name) and not os.path.isdir(os.path.join(environ[name], "share", owner)):
             changes[name] = None
     return changes
 
@@ -136,7 +139,7 @@ def _gpus(environ: Mapping[str, str], resolved: Mapping[str, Any]) -> Changes:
         devices = [device.strip() for device in visible.split(",")]
     else:
         try:
-            count = len(list(GPU_FOLDER.iterdir()))
+            count = len(os.listdir(GPU_FOLDER))
         except OSError:
             count = resolved["job"]["job"]["gpus_per_node"]
         devices = [str(index) for index in range(count)]

@@ -23,16 +23,17 @@ from __future__ import annotations
 import functools
 import json
 import os
-import runpy
 import signal
 import sys
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
 
 from hpc_amp.distributed.ending import PARENT, end_with_parent
 from hpc_amp.distributed.environment import environment_changes
 from hpc_amp.distributed.world import World, WorldError, resolve, standard_variables
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 USAGE = (
     "usage: python -m hpc_amp.distributed.exec "
@@ -42,24 +43,34 @@ USAGE = (
 )
 
 
-class RankProgram(NamedTuple):
-    """The program that a rank runs."""
+class RankProgram:
+    """The program that a rank runs.
 
-    command: list[str]
-    """`python` and `python3` as the first word mean the interpreter that runs this module."""
-    changes: Mapping[str, str | None]
-    """Changes to the environment. None removes a variable."""
-    folder: str | None = None
-    """The working directory, or None for the present one."""
-    may_stop: bool = False
-    """Whether an exit status of 75 means that the program stopped at a checkpoint."""
-    label: bool = False
-    """Whether each line of the output gets the rank, if there are several ranks."""
+    `command`: `python` and `python3` as the first word mean the interpreter that runs this module.
+    `changes`: changes to the environment. None removes a variable.
+    `folder`: the working directory, or None for the present one.
+    `may_stop`: whether an exit status of 75 means that the program stopped at a checkpoint.
+    `label`: whether each line of the output gets the rank, if there are several ranks.
+    """
+
+    def __init__(
+        self,
+        command: list[str],
+        changes: Mapping[str, str | None],
+        folder: str | None = None,
+        *,
+        may_stop: bool = False,
+        label: bool = False,
+    ) -> None:
+        self.command, self.changes, self.folder = command, changes, folder
+        self.may_stop, self.label = may_stop, label
 
 
 def main(arguments: list[str]) -> None:
     """Resolve this rank and become the command. If that fails, prints one line and exits with 2."""
     if len(arguments) >= 2 and arguments[0] == "-m":
+        import runpy  # only needed here
+
         sys.argv[1:] = arguments[2:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         return
@@ -67,7 +78,7 @@ def main(arguments: list[str]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
         if len(arguments) >= 2 and arguments[0] == "--job":
-            _run_job(Path(arguments[1]), arguments[2:])
+            _run_job(arguments[1], arguments[2:])
         elif len(arguments) >= 2 and arguments[0] == "--":
             _end_with_launcher()
             become(RankProgram(arguments[1:], {}))
@@ -77,7 +88,7 @@ def main(arguments: list[str]) -> None:
         _fail(str(error))
 
 
-def _run_job(path: Path, what: list[str]) -> NoReturn:
+def _run_job(path: str, what: list[str]) -> NoReturn:
     """Become the job's program, or run `what` instead of it. Raises WorldError."""
     if not what:
         _end_with_launcher()
@@ -86,9 +97,7 @@ def _run_job(path: Path, what: list[str]) -> NoReturn:
         _end_with_launcher()
         _check_mpi(path, _read(path))
     elif what[0] == "--preflight" and len(what) == 2:
-        from hpc_amp.preflight import meeting  # only needed here
-
-        meeting.main(path, _read(path), Path(what[1]))
+        _preflight(path, what[1])
     elif what[0] == "--" and len(what) >= 2:
         become_alone(_session(path, _read(path), what[1:]))
     elif what[0] == "--ranks" and len(what) == 2:
@@ -150,7 +159,7 @@ def _supervised(
 
     mark = None
     if program.may_stop and world.is_main:
-        mark = Path(os.environ["HPC_AMP_OUTCOME_FILE"]).with_name("stopped")
+        mark = os.path.join(os.path.dirname(os.environ["HPC_AMP_OUTCOME_FILE"]), "stopped")
     return supervise(
         command,
         environment,
@@ -163,16 +172,27 @@ def _supervised(
     )
 
 
-def _check_mpi(path: Path, resolved: Mapping[str, Any]) -> NoReturn:
+def _preflight(path: str, attempt: str) -> NoReturn:
+    """Check this node, and write what is found to the folder of the attempt."""
+    from pathlib import Path  # only needed here
+
+    from hpc_amp.preflight import meeting
+
+    meeting.main(Path(path), _read(path), Path(attempt))
+
+
+def _check_mpi(path: str, resolved: Mapping[str, Any]) -> NoReturn:
     """Exit with the status of the MPI check, in the environment that the program would have."""
-    from hpc_amp.preflight import mpi  # only needed here
+    from pathlib import Path  # only needed here
+
+    from hpc_amp.preflight import mpi
 
     program = _program(path, resolved)
     folder = program.folder or os.getcwd()
     world = resolve(os.environ)
     environment = _environment(program, standard_variables(world, os.environ))
     try:
-        status = mpi.probe(resolved["job"], path.parent, folder, world, environment)
+        status = mpi.probe(resolved["job"], Path(path).parent, folder, world, environment)
     except OSError as error:
         _fail(f"rank {world.rank} cannot check MPI in {folder!r}: {error}")
     sys.exit(status)
@@ -185,41 +205,47 @@ def _environment(program: RankProgram, standard: Mapping[str, str]) -> dict[str,
     return {name: value for name, value in changed.items() if value is not None}
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _folder(path: str) -> str:
+    """The run directory: the folder of `job.json`."""
+    return os.path.dirname(path) or os.curdir
+
+
+def _read(path: str) -> dict[str, Any]:
     try:
-        resolved: dict[str, Any] = json.loads(path.read_text())
+        with open(path, encoding="utf-8") as file:
+            resolved: dict[str, Any] = json.load(file)
     except (OSError, ValueError) as error:
         _fail(f"{path} cannot be read inside the job: {error}")
     return resolved
 
 
-def _program(path: Path, resolved: Mapping[str, Any]) -> RankProgram:
+def _program(path: str, resolved: Mapping[str, Any]) -> RankProgram:
     """The job's own program, by default the training of a task."""
     job = resolved["job"]
-    command = _of_copy(job["run"] or ["python", "-m", "hpc_amp.train", str(path)], path.parent)
+    command = _of_copy(job["run"] or ["python", "-m", "hpc_amp.train", path], _folder(path))
     may_stop = job["run"] is not None and bool(os.environ.get("HPC_AMP_OUTCOME_FILE"))
-    changes = environment_changes(os.environ, resolved, path.parent)
+    changes = environment_changes(os.environ, resolved, _folder(path))
     label = bool(job.get("launch", {}).get("label"))
-    return RankProgram(command, changes, resolved["workdir"], may_stop, label)
+    return RankProgram(command, changes, resolved["workdir"], may_stop=may_stop, label=label)
 
 
-def _of_copy(command: list[str], run_dir: Path) -> list[str]:
+def _of_copy(command: list[str], run_dir: str) -> list[str]:
     """The command, where `python -m hpc_amp...` runs the run's own copy. Python itself would prefer
     a package in the working directory, which may be a clone of hpc-amp."""
     python, option, module = (*command[:3], "", "", "")[:3]
     if python in ("python", "python3") and option == "-m" and module.startswith("hpc_amp."):
-        return [python, str(run_dir / "src"), *command[1:]]
+        return [python, os.path.join(run_dir, "src"), *command[1:]]
     return command
 
 
-def _session(path: Path, resolved: Mapping[str, Any], command: list[str]) -> RankProgram:
+def _session(path: str, resolved: Mapping[str, Any], command: list[str]) -> RankProgram:
     """Any command, with the environment and folder of the job. `HPC_AMP_JOB` is the path of
     `job.json`."""
-    changes = {**environment_changes(os.environ, resolved, path.parent), "HPC_AMP_JOB": str(path)}
-    return RankProgram(_of_copy(command, path.parent), changes, resolved["workdir"])
+    changes = {**environment_changes(os.environ, resolved, _folder(path)), "HPC_AMP_JOB": path}
+    return RankProgram(_of_copy(command, _folder(path)), changes, resolved["workdir"])
 
 
-def _shell(path: Path, resolved: Mapping[str, Any]) -> RankProgram:
+def _shell(path: str, resolved: Mapping[str, Any]) -> RankProgram:
     """An interactive shell without start-up files, which are written for the host and may fail in
     an image. `python` means the job's interpreter, as in a command."""
     import shutil  # only needed here

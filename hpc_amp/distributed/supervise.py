@@ -15,7 +15,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from types import FrameType
 
 from hpc_amp.distributed.labels import PATIENCE, LabelledOutput, ready
@@ -35,7 +34,7 @@ def supervise(
     prepare: Callable[[], None],
     *,
     may_stop: bool = False,
-    mark: Path | None = None,
+    mark: str | None = None,
     output: LabelledOutput | None = None,
 ) -> int:
     """Run a command, forward signals to it, and return the exit status for the launcher. If a
@@ -80,7 +79,8 @@ def supervise(
         return status
     try:
         if mark is not None:
-            mark.touch()
+            with open(mark, "a"):
+                pass
     except OSError:  # the script understands the status as well, unless the launcher hides it
         return status
     return 0
@@ -213,7 +213,8 @@ class _Witness:
         if self._process is None:
             return False
         try:
-            status = Path(f"/proc/{self._process.pid}/status").read_text()
+            with open(f"/proc/{self._process.pid}/status", encoding="utf-8") as file:
+                status = file.read()
         except OSError:
             return False
         pending = int(status.partition("\nShdPnd:")[2].split()[0], 16)

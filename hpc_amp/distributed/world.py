@@ -9,8 +9,8 @@ times `HPC_AMP_PPN`).
 from __future__ import annotations
 
 import re
+from collections import namedtuple
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from hpc_amp.errors import JobError
 
@@ -22,19 +22,26 @@ class WorldError(JobError):
 _ALONE = "single process"
 
 
-class World(NamedTuple):
+class World(
+    namedtuple(
+        "World",
+        ("rank", "size", "local_rank", "local_size", "nodes", "source"),
+        defaults=(0, 1, 0, 1, 1, _ALONE),
+    )
+):
     """The place of a process among the ranks.
 
     It is `rank` of `size` in the job, and `local_rank` of `local_size` on its node. `nodes`: the
     number of nodes. `source`: where this comes from, for messages.
     """
 
-    rank: int = 0
-    size: int = 1
-    local_rank: int = 0
-    local_size: int = 1
-    nodes: int = 1
-    source: str = _ALONE
+    __slots__ = ()
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    nodes: int
+    source: str
 
     @property
     def node_rank(self) -> int:
@@ -47,16 +54,21 @@ class World(NamedTuple):
         return self.rank == 0
 
 
-class _Source(NamedTuple):
+class _Source:
     """The variables of a launcher. If there are several names, the first one that is set counts.
     Without a name for the local rank, it is computed from the rank: hpc-amp's launchers place ranks
     in blocks of `HPC_AMP_PPN`."""
 
-    name: str
-    rank: str
-    size: tuple[str, ...]
-    local_rank: tuple[str, ...] = ()
-    local_size: tuple[str, ...] = ()
+    def __init__(
+        self,
+        name: str,
+        rank: str,
+        size: tuple[str, ...],
+        local_rank: tuple[str, ...] = (),
+        local_size: tuple[str, ...] = (),
+    ) -> None:
+        self.name, self.rank, self.size = name, rank, size
+        self.local_rank, self.local_size = local_rank, local_size
 
 
 # `HPC_AMP_*` replaces variables that a launcher lacks: PALS without Cray's PMI has none for the

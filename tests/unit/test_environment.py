@@ -99,7 +99,7 @@ def test_the_snapshot_is_found_first(
 
 
 def test_the_driver_is_found_by_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "HOST_LIBRARIES", tmp_path)
+    monkeypatch.setattr(environment, "HOST_LIBRARIES", str(tmp_path))
     assert "TRITON_LIBCUDA_PATH" not in changes({"HPC_AMP_CONTAINER": "1"})
 
     (tmp_path / "libcuda.so.1").touch()

@@ -352,7 +352,7 @@ def gpu_changes(
     gpus = folder / "gpus"
     for index in range(installed or 0):
         (gpus / f"0000:{index:02x}:00.0").mkdir(parents=True)
-    monkeypatch.setattr(environment, "GPU_FOLDER", gpus)
+    monkeypatch.setattr(environment, "GPU_FOLDER", str(gpus))
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     resolved = {
         "gpu_order": "reversed",
