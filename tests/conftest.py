@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import gc
+import logging
 import os
 import signal
 import tempfile
@@ -105,6 +106,20 @@ def disk() -> Iterator[Path]:
     """A folder that is not in memory, where `tmp_path` may be."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder).resolve()
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """The messages that the test logs, from warnings on."""
+    messages: list[str] = []
+
+    class Note(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record.getMessage())
+
+    logging.getLogger().addHandler(handler := Note(logging.WARNING))
+    yield messages
+    logging.getLogger().removeHandler(handler)
 
 
 @pytest.fixture

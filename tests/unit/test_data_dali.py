@@ -199,7 +199,7 @@ def odd(path: Path) -> str:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_file_that_dali_refuses_is_decoded_by_pillow_and_no_other(
-    paths: list[str], tmp_path: Path, workers: int, caplog: pytest.LogCaptureFixture
+    paths: list[str], tmp_path: Path, workers: int, logged: list[str]
 ) -> None:
     whole = pixels(dali(), views(paths))
     refused = [odd(tmp_path / f"odd{number}.jpg") for number in range(2)]
@@ -211,8 +211,7 @@ def test_a_file_that_dali_refuses_is_decoded_by_pillow_and_no_other(
 
     expected = torch.cat([whole[:3], by_pillow[3:5], whole[3:]])
     assert torch.equal(found, torch.cat([expected] * 2))
-    (record,) = caplog.records
-    said = record.getMessage()
+    (said,) = logged
     assert said.startswith("DALI cannot decode ") and "\n" not in said
     assert any(f"{path}: nvImageCodec failure" in said for path in refused)
     # From then on they are not given to DALI at all.

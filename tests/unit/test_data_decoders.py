@@ -57,10 +57,10 @@ def test_without_a_gpu_the_choice_is_pillow() -> None:
 
 @pytest.mark.usefixtures("without_dali")
 def test_with_a_gpu_and_without_dali_it_is_pillow_and_is_told(
-    caplog: pytest.LogCaptureFixture,
+    logged: list[str],
 ) -> None:
     assert isinstance(choose("auto", GPU), PillowDecoder)
-    assert f"Pillow decodes the images: {WITHOUT}" in caplog.text
+    assert f"Pillow decodes the images: {WITHOUT}" in "\n".join(logged)
 
 
 @pytest.mark.usefixtures("without_dali")
@@ -93,22 +93,22 @@ def test_dali_is_taken_if_it_decodes_as_pillow_does(
     ids=["not mirrored", "blue is red", "on its side", "elsewhere", "black"],
 )
 def test_dali_is_not_taken_if_it_decodes_something_else(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, wrong: Callable[..., Any]
+    monkeypatch: pytest.MonkeyPatch, logged: list[str], wrong: Callable[..., Any]
 ) -> None:
     dali_gives(monkeypatch, wrong)
     assert isinstance(choose("auto", GPU), PillowDecoder)
-    assert "DALI decodes a test image with other pixels, by " in caplog.text
+    assert "DALI decodes a test image with other pixels, by " in "\n".join(logged)
     with pytest.raises(DataError, match=r"other pixels, by \d+\.\d levels of 255; "):
         choose("dali")
 
 
-def test_nor_if_it_fails(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_nor_if_it_fails(monkeypatch: pytest.MonkeyPatch, logged: list[str]) -> None:
     def fails(pixels: torch.Tensor) -> torch.Tensor:
         raise TypeError("no\n  such argument")
 
     dali_gives(monkeypatch, fails)
     assert isinstance(choose("auto", GPU), PillowDecoder)
-    assert "DALI cannot decode a test image: no such argument" in caplog.text
+    assert "DALI cannot decode a test image: no such argument" in "\n".join(logged)
 
 
 @pytest.mark.parametrize("crop", [False, True])

@@ -80,7 +80,7 @@ def test_so_many_batches_are_read_ahead_and_no_more(count: int, ahead: int) -> N
 
 
 def test_a_file_system_that_is_silent_is_told(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, logged: list[str]
 ) -> None:
     monkeypatch.setattr(module, "SILENT_SECONDS", 0.2)
     answers = threading.Event()
@@ -104,8 +104,9 @@ def test_a_file_system_that_is_silent_is_told(
     finally:
         module.log.removeHandler(handler)
         readers.close()
-    assert "2 of 3 samples of a batch are not there after 0 s" in caplog.text
-    assert "The first one is /slow" in caplog.text
+    (said,) = logged
+    assert "2 of 3 samples of a batch are not there after 0 s" in said
+    assert "The first one is /slow" in said
 
 
 def test_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import sys
 from pathlib import Path
@@ -74,17 +73,14 @@ def names_in(part: Any) -> list[str]:
     return [name for one in parts for name in names_in(one)]
 
 
-def test_the_html_has_all_pages_and_needs_no_network(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING, "mkdocs")
+def test_the_html_has_all_pages_and_needs_no_network(tmp_path: Path, logged: list[str]) -> None:
     nav = yaml.safe_load((REPOSITORY / "mkdocs.yml").read_text())["nav"]
     assert sorted(names_in(nav)) == sorted(f"{name}.md" for name in PAGES)
 
     result = docs("--html", str(tmp_path / "manual"))
 
     assert result.stdout == f"wrote {tmp_path / 'manual' / 'index.html'}\n", result.exception
-    assert [record.message for record in caplog.records] == []
+    assert logged == []
     assert {path.stem for path in (tmp_path / "manual").glob("*.html")} == PAGES | {"404"}
     assert not list((tmp_path / "manual").glob("*.py"))
     for path in (tmp_path / "manual").glob("*.html"):
