@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any  # a rank starts without `typing`
+    from typing import Any
 
 __version__ = "0.1.0"
 _PLACES = {"executor": "hpc_amp.functions", "report": "hpc_amp.distributed.report"}

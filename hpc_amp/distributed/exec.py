@@ -23,6 +23,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import runpy
 import signal
 import sys
 from collections.abc import Mapping
@@ -69,8 +70,6 @@ class RankProgram:
 def main(arguments: list[str]) -> None:
     """Resolve this rank and become the command. If that fails, prints one line and exits with 2."""
     if len(arguments) >= 2 and arguments[0] == "-m":
-        import runpy  # only needed here
-
         sys.argv[1:] = arguments[2:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         return
@@ -97,7 +96,9 @@ def _run_job(path: str, what: list[str]) -> NoReturn:
         _end_with_launcher()
         _check_mpi(path, _read(path))
     elif what[0] == "--preflight" and len(what) == 2:
-        _preflight(path, what[1])
+        from hpc_amp.preflight import meeting  # only needed here
+
+        meeting.main(path, _read(path), what[1])
     elif what[0] == "--" and len(what) >= 2:
         become_alone(_session(path, _read(path), what[1:]))
     elif what[0] == "--ranks" and len(what) == 2:
@@ -172,27 +173,16 @@ def _supervised(
     )
 
 
-def _preflight(path: str, attempt: str) -> NoReturn:
-    """Check this node, and write what is found to the folder of the attempt."""
-    from pathlib import Path  # only needed here
-
-    from hpc_amp.preflight import meeting
-
-    meeting.main(Path(path), _read(path), Path(attempt))
-
-
 def _check_mpi(path: str, resolved: Mapping[str, Any]) -> NoReturn:
     """Exit with the status of the MPI check, in the environment that the program would have."""
-    from pathlib import Path  # only needed here
-
-    from hpc_amp.preflight import mpi
+    from hpc_amp.preflight import mpi  # only needed here
 
     program = _program(path, resolved)
     folder = program.folder or os.getcwd()
     world = resolve(os.environ)
     environment = _environment(program, standard_variables(world, os.environ))
     try:
-        status = mpi.probe(resolved["job"], Path(path).parent, folder, world, environment)
+        status = mpi.probe(resolved["job"], _folder(path), folder, world, environment)
     except OSError as error:
         _fail(f"rank {world.rank} cannot check MPI in {folder!r}: {error}")
     sys.exit(status)

@@ -34,7 +34,7 @@ _SKEW = 10.0
 """Seconds by which the nodes' clocks may differ."""
 
 
-def main(job: Path, resolved: Mapping[str, Any], folder: Path) -> NoReturn:
+def main(job: str, resolved: Mapping[str, Any], folder: str) -> NoReturn:
     """Check this node, send the results to the first node, and write a report into `folder`.
 
     `job` is the path of job.json, and `resolved` its contents. The process always exits with 0,
@@ -45,7 +45,7 @@ def main(job: Path, resolved: Mapping[str, Any], folder: Path) -> NoReturn:
     environ = {name: value for name, value in os.environ.items() if name != "HPC_AMP_OUTSIDE"}
     node = Node(
         resolved=resolved,
-        run_dir=job.parent,
+        run_dir=Path(job).parent,
         environ=environ,
         outside={name: value for name, equals, value in lines if equals},
     )
@@ -53,7 +53,7 @@ def main(job: Path, resolved: Mapping[str, Any], folder: Path) -> NoReturn:
     found = look(node)
     seconds = round(time.monotonic() - started, 2)
     timeout = parse_duration(resolved["job"]["launch"].get("timeout", "10m"))
-    meeting = Meeting(node, folder, name, limit=min(_WAIT, float(timeout)))
+    meeting = Meeting(node, Path(folder), name, limit=min(_WAIT, float(timeout)))
     try:
         if node.nodes == 1 or node.world().rank == 0:
             meeting.first(found, seconds)

@@ -75,7 +75,7 @@ tell(stage="done")
 
 def probe(
     job: Mapping[str, Any],
-    run_dir: Path,
+    run_dir: str,
     folder: str,
     world: World,
     environment: Mapping[str, str],
@@ -174,7 +174,7 @@ def _explain(
     failure: Mismatch,
     answer: ProbeAnswer,
     world: World,
-    run_dir: Path,
+    run_dir: str,
     environment: Mapping[str, str],
 ) -> int:
     """Report a failure once in the whole job.
@@ -189,7 +189,7 @@ def _explain(
     if attempt:
         if not world.is_main:
             time.sleep(_HEAD_START)
-        record = run_dir / "attempts" / attempt / f"mpi-{failure.kind}.txt"
+        record = Path(run_dir) / "attempts" / attempt / f"mpi-{failure.kind}.txt"
         try:
             with open(record, "x") as file:
                 file.write(f"{failure.text}\n\n{answer.output}")
