@@ -181,9 +181,12 @@ def _start(listening: socket.socket, events: selectors.BaseSelector, installed: 
     request = marshal.loads(given)
     credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     asked_by, _, _ = struct.unpack("3i", credentials)
+    # Functions that are called after a fork, and clearings of memory, would swallow an interrupt.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     pid = os.fork()
     if pid == 0:
         _become(request, files, installed, asked_by)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     for file in files:
         os.close(file)
     with contextlib.suppress(OSError):  # a client that was killed meanwhile takes its fork along
@@ -243,6 +246,7 @@ def _become(
     search = [entry for entry in os.environ.get("PYTHONPATH", "").split(":") if entry]
     sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         if words[0] == "-m":
             sys.path[:] = [os.getcwd(), *search, *installed]
             sys.argv = words[1:]
