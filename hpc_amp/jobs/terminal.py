@@ -75,11 +75,12 @@ def _check_installed(how: Interactive) -> None:
         )
 
 
-def run(how: Interactive) -> tuple[int, bool]:
+def run(how: Interactive) -> tuple[int, bool, int]:
     """Run a command that uses the user's terminal itself.
 
-    Returns its exit status, and whether Ctrl-C reached this process, which only happens while the
-    terminal does not belong to a program on the node. Afterwards this process ignores Ctrl-C.
+    Returns its exit status, whether Ctrl-C reached this process, which only happens while the
+    terminal does not belong to a program on the node, and the number of the signal (SIGTERM, or
+    SIGHUP of a window that was closed) that ended it, or 0. Afterwards this process ignores Ctrl-C.
     Raises SchedulerError if the command is not installed.
     """
     _check_installed(how)
@@ -114,9 +115,7 @@ def run(how: Interactive) -> tuple[int, bool]:
     # after the command has ended.
     for number in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
-    if forwarded and status == 0:
-        status = 128 + forwarded  # some commands exit with 0 after a signal
-    return (128 - status if status < 0 else status), interrupted
+    return (128 - status if status < 0 else status), interrupted, forwarded
 
 
 def watch(how: Interactive, cancel: Callable[[str], None]) -> int:

@@ -246,6 +246,23 @@ def test_the_exit_code_is_not_the_one_of_qrsh(host: StubHost, command: str, stat
     assert (said in result.stderr) == (status != 1)
 
 
+@pytest.mark.parametrize(("end", "status"), [("exit 0", 129), ("exit 7", 7)])
+def test_a_window_that_was_closed(host: StubHost, end: str, status: int) -> None:
+    """Seen with Grid Engine: a shell took it for the end of its input, and so ended well."""
+    qrsh = host.bin / "qrsh"
+    qrsh.write_text("#!/bin/bash\ntrap : INT\nexport WINDOW=$PPID\n" + QRSH)
+    qrsh.chmod(0o755)
+    (host.work / "site.yaml").write_text(yaml.safe_dump({"scheduler": "gridengine"}))
+
+    result = host.hpc_amp(
+        "shell", "site=./site.yaml", "--", "sh", "-c", f'kill -HUP "$WINDOW"; {end}'
+    )
+
+    assert result.returncode == status
+    said = f"hpc-amp: the session has ended with exit status {status}"
+    assert (said in result.stderr) == (status == 7)
+
+
 LATE = """
 import os, signal, sys
 while os.path.exists("/proc/" + sys.argv[2]):
