@@ -42,6 +42,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from support.environment import REPOSITORY, clean_environ
+from support.warm_python import take_huge_pages
 from support.zygote import Zygote
 
 FIXED = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -319,5 +320,6 @@ IMPORTS = {"torch": import_torch, "commands": import_commands, "standins": impor
 if __name__ == "__main__":
     IMPORTS[sys.argv[1]]()
     gc.freeze()  # a collection in a fork would copy what it looks at
+    take_huge_pages()
     serve()
     os._exit(0)  # taking torch apart takes seconds

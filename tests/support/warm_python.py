@@ -25,6 +25,7 @@ from __future__ import annotations
 import _imp
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import marshal
@@ -130,6 +131,7 @@ def serve(folder: Path) -> NoReturn:
     installed = [entry for entry in sys.path if entry != str(_HERE)]
     _know_the_code_of(_PACKAGE)
     gc.freeze()  # a collection in a fork would copy what it looks at
+    take_huge_pages()
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind(str(folder / "part"))
     listening.listen(100)
@@ -145,6 +147,19 @@ def serve(folder: Path) -> NoReturn:
             os.kill(key.data, signal.SIGKILL)
         else:
             _report(events, *key.data)
+
+
+def take_huge_pages() -> None:
+    """Move the memory of this process into pages of 2 MiB, as far as the kernel can (Linux 6.1). A
+    fork copies the table of the pages, which takes several times as long where they are of 4 KiB."""
+    libc, huge, collapse = ctypes.CDLL(None), 2 << 20, 25
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        where, access, *_, name = line.split()
+        if access == "rw-p" and name in ("0", "[heap]"):  # no file's
+            first, end = (int(address, 16) for address in where.split("-"))
+            first, end = -(-first // huge) * huge, end // huge * huge
+            if first < end:
+                libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), collapse)
 
 
 def _know_the_code_of(package: Path) -> None:
@@ -210,8 +225,6 @@ def _report(events: selectors.BaseSelector, pid: int, ended: int, client: socket
 
 def _enter(pid: int) -> None:
     """Enter the namespaces and the root folder of the process that asked."""
-    import ctypes  # the interpreter does without
-
     libc = ctypes.CDLL(None, use_errno=True)
     joined = []
     for name in ("net", "uts", "ipc", "mnt"):  # the last one changes what /proc is
