@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,12 @@ def pytest_collection_finish() -> None:
     """From now on there is garbage. The collector need not look at the tests, and at torch."""
     gc.freeze()
     gc.enable()
+
+
+def pytest_keyboard_interrupt() -> None:
+    """Python would wait for threads at its end. For one of a pool it would do so for ever, if the
+    interrupt came while the thread began: then the pool does not know that it has it to end."""
+    threading._shutdown = lambda: None  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session", autouse=True)

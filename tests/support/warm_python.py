@@ -150,8 +150,8 @@ def serve(folder: Path) -> NoReturn:
 
 
 def take_huge_pages() -> None:
-    """Move the memory of this process into pages of 2 MiB, as far as the kernel can (Linux 6.1). A
-    fork copies the table of the pages, which takes several times as long where they are of 4 KiB."""
+    """Move the memory of this process into pages of 2 MiB, as far as the kernel can (Linux 6.1).
+    A fork copies the table of the pages, which is small for these."""
     libc, huge, collapse = ctypes.CDLL(None), 2 << 20, 25
     for line in Path("/proc/self/maps").read_text().splitlines():
         where, access, *_, name = line.split()
