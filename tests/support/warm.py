@@ -111,7 +111,8 @@ class Warm(Zygote):
     def _start(
         self, words: Sequence[str | Path], cwd: Path, environ: Mapping[str, str], strict: bool
     ) -> Program:
-        output = tempfile.TemporaryDirectory()
+        # In memory, where the tests are: to create a file near deleted ones takes ext4 long.
+        output = tempfile.TemporaryDirectory(dir=os.environ.get("PYTEST_DEBUG_TEMPROOT"))
         request = {
             "words": list(map(str, words)),
             "cwd": str(cwd),
