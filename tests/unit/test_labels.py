@@ -155,17 +155,18 @@ def test_a_signal_to_all_processes_of_a_rank_reaches_the_program_once(name: str)
         stdout=subprocess.PIPE,
         start_new_session=True,
     ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"[rank3]: ready\n"
-        wait_until(lambda: len(members(process.pid)) == 3, "the witness")
-        for _ in range(2):
-            os.killpg(process.pid, getattr(signal, f"SIG{name}"))
-            seen = process.stdout.readline()
-            if seen != b"[rank3]: got 1\n":
-                os.killpg(process.pid, signal.SIGKILL)
-            assert seen == b"[rank3]: got 1\n"
-        assert process.stdout.read() == b""
-        assert process.wait() == 0
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"[rank3]: ready\n"
+            wait_until(lambda: len(members(process.pid)) == 3, "the witness")
+            for _ in range(2):
+                os.killpg(process.pid, getattr(signal, f"SIG{name}"))
+                assert process.stdout.readline() == b"[rank3]: got 1\n"
+            assert process.stdout.read() == b""
+            assert process.wait() == 0
+        except BaseException:  # also an interrupt of the tests
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
 
 
 def members(group: int) -> list[int]:
