@@ -39,11 +39,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slow image of tests/cluster/test_containers.py is built early by the part of `make test`
-    that does not use Slurm, and so is there when the other one needs it, at its end.
+    """The slow image of tests/cluster/test_containers.py is built early by a part of `make test`
+    that does not use Slurm, and so is there when the part that does needs it, at its end.
 
     The parts look for their tests where they can be: the one that uses Slurm in tests/cluster, the
-    other that mostly waits in the files that name its marks."""
+    others that mostly wait in the files that name their marks."""
     text = functools.cache(Path.read_text)
     for item in items:
         if item.get_closest_marker("slurm") and item.path.parent.name != "cluster":

@@ -267,10 +267,10 @@ def _run(session: Session, how: Interactive) -> int:
     started = session.folder / "started"
     if how.is_watched:
         return _run_watched(session, how)
-    status, interrupted, ended_by = terminal.run(how)
+    status, interrupted, signalled = terminal.run(how)
     recorded = _recorded_status(session)
-    if ended_by and not (status if recorded is None else recorded):
-        return 128 + ended_by  # a shell may take it for the end of its input, and end well
+    if signalled and (status if recorded is None else recorded) == 0:
+        return 128 + signalled  # a shell may take it for the end of its input, and end well
     if recorded is not None:
         if recorded != status:
             terminal.tell(f"hpc-amp: the session has ended with exit status {recorded}")

@@ -80,8 +80,8 @@ def run(how: Interactive) -> tuple[int, bool, int]:
 
     Returns its exit status, whether Ctrl-C reached this process, which only happens while the
     terminal does not belong to a program on the node, and the number of the signal (SIGTERM, or
-    SIGHUP of a window that was closed) that ended it, or 0. Afterwards this process ignores Ctrl-C.
-    Raises SchedulerError if the command is not installed.
+    SIGHUP of a window that was closed) that was passed on to it, or 0. Afterwards this process
+    ignores Ctrl-C. Raises SchedulerError if the command is not installed.
     """
     _check_installed(how)
     interrupted = False

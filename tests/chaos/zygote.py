@@ -8,7 +8,6 @@ status (negative for a signal), or null while it lives.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
@@ -20,6 +19,7 @@ import torch._dynamo
 import torch.utils.tensorboard  # noqa: F401
 import torchvision  # noqa: F401
 from support.warm import import_writers
+from support.warm_python import prepare_to_fork
 
 from chaos import mishaps
 from hpc_amp.config.schema import to_plain
@@ -72,6 +72,6 @@ if __name__ == "__main__":
     import_writers()
     whole = registry.job_from_plain({"name": "rehearsal", "train": {}})
     registry.job_from_plain(to_plain(whole))  # once with all keys, for their types are kept
-    gc.freeze()  # a collection in a fork would copy what it looks at
+    prepare_to_fork()
     main()
     os._exit(0)  # taking torch apart takes seconds

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import atexit
 import fcntl
-import gc
 import importlib
 import json
 import os
@@ -42,7 +41,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from support.environment import REPOSITORY, clean_environ
-from support.warm_python import take_huge_pages
+from support.warm_python import prepare_to_fork
 from support.zygote import Zygote
 
 FIXED = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -111,7 +110,7 @@ class Warm(Zygote):
     def _start(
         self, words: Sequence[str | Path], cwd: Path, environ: Mapping[str, str], strict: bool
     ) -> Program:
-        # In memory, where the tests are: to create a file near deleted ones takes ext4 long.
+        # In memory, if the tests are: on ext4, files that come and go make every new one dear.
         output = tempfile.TemporaryDirectory(dir=os.environ.get("PYTEST_DEBUG_TEMPROOT"))
         request = {
             "words": list(map(str, words)),
@@ -320,7 +319,6 @@ IMPORTS = {"torch": import_torch, "commands": import_commands, "standins": impor
 
 if __name__ == "__main__":
     IMPORTS[sys.argv[1]]()
-    gc.freeze()  # a collection in a fork would copy what it looks at
-    take_huge_pages()
+    prepare_to_fork()
     serve()
     os._exit(0)  # taking torch apart takes seconds

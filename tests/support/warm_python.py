@@ -130,8 +130,7 @@ def serve(folder: Path) -> NoReturn:
         importlib.import_module(name)
     installed = [entry for entry in sys.path if entry != str(_HERE)]
     _know_the_code_of(_PACKAGE)
-    gc.freeze()  # a collection in a fork would copy what it looks at
-    take_huge_pages()
+    prepare_to_fork()
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind(str(folder / "part"))
     listening.listen(100)
@@ -149,9 +148,11 @@ def serve(folder: Path) -> NoReturn:
             _report(events, *key.data)
 
 
-def take_huge_pages() -> None:
-    """Move the memory of this process into pages of 2 MiB, as far as the kernel can (Linux 6.1).
-    A fork copies the table of the pages, which is small for these."""
+def prepare_to_fork() -> None:
+    """Make forks of this process cheap. A collection of garbage in one would copy what it looks at,
+    so it leaves out what is here now. Each fork copies the table of the pages, which is small where
+    they are of 2 MiB: the memory moves into such ones, as far as the kernel can (Linux 6.1)."""
+    gc.freeze()
     libc, huge, collapse = ctypes.CDLL(None), 2 << 20, 25
     for line in Path("/proc/self/maps").read_text().splitlines():
         where, access, *_, name = line.split()

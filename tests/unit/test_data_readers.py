@@ -104,8 +104,9 @@ def test_a_file_system_that_is_silent_is_told(
     finally:
         module.log.removeHandler(handler)
         readers.close()
-    assert "2 of 3 samples of a batch are not there after 0 s" in "\n".join(logged)
-    assert "The first one is /slow" in "\n".join(logged)
+    said = "\n".join(logged)
+    assert "2 of 3 samples of a batch are not there after 0 s" in said
+    assert "The first one is /slow" in said
 
 
 def test_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
