@@ -88,13 +88,14 @@ def test_the_distance_grows_with_the_harm_done() -> None:
 
 
 def test_a_training_lowers_the_distance(tmp_path: Path) -> None:
-    """With each of six seeds, to 0.41 to 0.52 of what it was after the first steps."""
-    wider = {"generator_width": 8, "discriminator_width": 8, "evaluation_images": 200}
+    """With each of 16 seeds, to 0.42 to 0.56 of what it was after the first steps, and
+    to 0.81 without training. With a rate of 0.003, it came to 0.62 on one processor."""
+    wider = {"generator_width": 8, "discriminator_width": 8, "lr": 0.0014, "evaluation_images": 200}
     made = dcgan(tmp_path, epochs=40, evaluate_every=4, log_every=100, gan=wider)
     made.fit()
     distances = [value for _, value in curve(tmp_path, "eval/frechet_random")]
     assert len(distances) == 10
-    assert min(distances[-3:]) < 0.75 * distances[0]
+    assert min(distances[-3:]) < 0.6 * distances[0]
     assert made.metrics == {"frechet_random": distances[-1]}
 
 
